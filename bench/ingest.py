@@ -32,7 +32,7 @@ QUICK = Effort(rounds=4, warmup_s=0.4, measure_s=0.5, probe_s=0.25, read_s=0, to
 FULL = Effort(rounds=20, warmup_s=0.4, measure_s=0.6, probe_s=0.5, read_s=0, total_s_max=420)
 
 RUN_MESSAGES = 1000
-"""What a session under load receives at once: seen in the gateway's counters, messages by acknowledgements."""
+"""What a session under load receives at once: seen in the program server's counters, messages by acknowledgements."""
 
 REPEATS = 30
 """The fastest one counts: the others were disturbed."""

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.core import Metric
 
 from penstock.core.sizes import MIB
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.api.status import TraceStatus
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
@@ -100,7 +100,7 @@ def families() -> list[Metric]:
                 http_port=0,
                 store=StoreSettings(chapter_bytes=MIB, reserve_bytes=2 * MIB),
                 segment=ServerSettings(port=0),
-                gateway=GatewaySettings(port=0),
+                programs=ProgramServerSettings(port=0),
             )
         )
         worker.start()

@@ -223,7 +223,7 @@ def make_batches(stream_ids: list[int], count: int, *, is_json: bool = False) ->
 
 
 class Ingest(Penstock):
-    """Our worker's gateway. All connections are sessions of one source, as the SDK's are: they announce a window."""
+    """Our worker. All connections are sessions of one source, as the SDK's are: they announce a window."""
 
     name = "ingest"
     announces_window = True

@@ -11,7 +11,7 @@ from penstock.access.file import Open, WithCluster
 from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.shards import ShardAddress
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -53,7 +53,7 @@ def main(data: Path, path: Path, shard: int, report: Callable[[dict[str, int]], 
         http_port=0,
         coordinator=CoordinatorSettings(retention=Retention("keep")),
         segment=ServerSettings(port=0),
-        gateway=GatewaySettings(port=0, in_flight_bytes_max=IN_FLIGHT),
+        programs=ProgramServerSettings(port=0, in_flight_bytes_max=IN_FLIGHT),
     )
     worker = Worker(settings, directory=directory)
     asyncio.run(worker.run(report))

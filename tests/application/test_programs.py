@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import PenstockError
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.settings import WorkerSettings
 from tests.application.deployments import connector, deployed, link, pipeline
@@ -55,7 +55,7 @@ def staged(data: Path, *, auto_create: bool = True) -> Iterator[Stage]:
         http_port=0,
         store=SMALL_STORE,
         segment=ServerSettings(port=0),
-        gateway=GatewaySettings(port=0, auto_create=auto_create),
+        programs=ProgramServerSettings(port=0, auto_create=auto_create),
     )
     worker = RunningWorker(settings)
     worker.start()

@@ -1,4 +1,4 @@
-"""Short real runs: a worker with its gateway, driven and checked as in the benchmark itself."""
+"""Short real runs: a worker with its program server, driven and checked as in the benchmark itself."""
 
 import json
 from pathlib import Path

@@ -14,7 +14,7 @@ from penstock.client.credentials import read_token
 from penstock.client.segments import SegmentClient
 from penstock.core.address import Address
 from penstock.core.errors import RequestError, Unauthenticated
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.settings import WorkerSettings
 from tests.support.running_worker import SMALL_STORE, RunningWorker
@@ -68,7 +68,7 @@ def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
         http_port=0,
         store=SMALL_STORE,
         segment=ServerSettings(port=0),
-        gateway=GatewaySettings(port=0),
+        programs=ProgramServerSettings(port=0),
     )
     worker = RunningWorker(settings)
     worker.start()

@@ -13,7 +13,7 @@ from penstock.cli.run import _worker_options
 from penstock.cli.worker import with_partitions, with_windows
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
-from penstock.ingest.settings import GatewaySettings, SourceSettings, WhenAllIdle
+from penstock.ingest.settings import ProgramServerSettings, SourceSettings, WhenAllIdle
 from penstock.protocol.event_time.field import EventTimeField
 from tests.support.open_stream import open_stream
 from tests.support.running_worker import RunningWorker
@@ -70,7 +70,7 @@ def test_times_are_iso_or_microseconds() -> None:
 def test_disorder_and_timeouts_are_for_all_sources_or_for_one() -> None:
     given = SourceSettings(segments=3)
     default, named = with_event_times(given, ["2s", "slow=1m"], ["30s", "bursts=off", "slow=2h"])
-    settings = GatewaySettings(source=default, sources=named)
+    settings = ProgramServerSettings(source=default, sources=named)
     assert settings.of("any") == SourceSettings(segments=3, max_disorder_us=2_000_000, idle_timeout_seconds=30.0)
     assert (settings.of("slow").max_disorder_us, settings.of("slow").idle_timeout_seconds) == (60_000_000, 7200.0)
     assert (settings.of("bursts").max_disorder_us, settings.of("bursts").idle_timeout_seconds) == (2_000_000, None)
@@ -80,7 +80,7 @@ def test_disorder_and_timeouts_are_for_all_sources_or_for_one() -> None:
 def test_the_window_is_for_all_sources_or_for_one() -> None:
     slow = SourceSettings(max_disorder_us=5)
     default, named = with_windows(SourceSettings(), {"slow": slow}, ["64KiB", "fast=8MiB"])
-    settings = GatewaySettings(source=default, sources=named)
+    settings = ProgramServerSettings(source=default, sources=named)
     assert settings.of("any") == SourceSettings(window_bytes=64 << 10)
     assert settings.of("slow") == SourceSettings(max_disorder_us=5, window_bytes=64 << 10)
     assert settings.of("fast") == SourceSettings(window_bytes=8 << 20)
@@ -168,7 +168,7 @@ def test_partitions_are_declared_for_single_sources() -> None:
     slow = SourceSettings(idle_timeout_seconds=1)
     named = with_partitions(SourceSettings(), {"slow": slow}, ["orders=4", "slow=2"])
     assert named == {"orders": SourceSettings(partitions=4), "slow": replace(slow, partitions=2)}
-    assert GatewaySettings(sources=named).partitions == {"orders": 4, "slow": 2}
+    assert ProgramServerSettings(sources=named).partitions == {"orders": 4, "slow": 2}
     for given, problem in (("4", "--partitions needs the name of a source"), ("orders=0", "'0' is not a valid number")):
         with pytest.raises(RequestError, match=problem):
             with_partitions(SourceSettings(), {}, [given])

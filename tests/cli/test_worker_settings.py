@@ -24,11 +24,11 @@ def test_connections_leave_files_for_the_journal() -> None:
     wanted = WorkerSettings(data=Path("data"))
     assert fitting(wanted, 1 << 20) is wanted
     few = fitting(wanted, 1024)
-    total = few.segment.connections_max + few.gateway.sessions_max + few.http.connections_max
+    total = few.segment.connections_max + few.programs.sessions_max + few.http.connections_max
     assert 700 < total <= 1024 - 256
     fewest = fitting(wanted, 64)
-    assert min(fewest.segment.connections_max, fewest.gateway.sessions_max, fewest.http.connections_max) >= 1
-    assert fewest.segment.connections_max + fewest.gateway.sessions_max + fewest.http.connections_max <= 32
+    assert min(fewest.segment.connections_max, fewest.programs.sessions_max, fewest.http.connections_max) >= 1
+    assert fewest.segment.connections_max + fewest.programs.sessions_max + fewest.http.connections_max <= 32
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])

@@ -12,8 +12,8 @@ from penstock.connectors.api import Connector, Outgoing, SegmentPort, StreamRef
 from penstock.connectors.registry import make_chains, make_connector
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
-from penstock.ingest.sessions.gateway import Gateway
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.sessions.program_server import ProgramServer
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.api.deployment import ConnectorSpec, InterceptorSpec
 from penstock.protocol.stored.names import connector_segment
 from penstock.segment_server.server import SegmentServer
@@ -42,15 +42,15 @@ class Hosted:
     def __init__(
         self,
         store: SegmentStore,
-        gateway: Gateway,
+        programs: ProgramServer,
         connector: Connector[Any],
         host: SourceHost,
         connector_address: str,
     ) -> None:
         self.connector_address = connector_address
         self.store = store
-        self.gateway = gateway
-        self.sources = gateway.sources
+        self.programs = programs
+        self.sources = programs.sources
         self.connector = connector
         self.host = host
 
@@ -121,9 +121,9 @@ async def hosting(
     committer = Committer(journal, SMALL.idle_proof_seconds)
     committer.start()
     durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
-    sources = SourceCatalog(store, durability, GatewaySettings(port=0))
-    gateway = Gateway(sources)
-    connector_address = f"127.0.0.1:{await gateway.start()}"
+    sources = SourceCatalog(store, durability, ProgramServerSettings(port=0))
+    programs = ProgramServer(sources)
+    connector_address = f"127.0.0.1:{await programs.start()}"
     segments = SegmentServer(store, durability, ServerSettings(port=0))
     segment_port = SegmentPort(f"127.0.0.1:{await segments.start()}")
     connector = make_connector(type_name, config)
@@ -142,10 +142,10 @@ async def hosting(
     )
     host.start()
     try:
-        yield Hosted(store, gateway, connector, host, connector_address)
+        yield Hosted(store, programs, connector, host, connector_address)
     finally:
         await host.stop()
-        await gateway.stop()
+        await programs.stop()
         await segments.stop()
         committer.stop()
         journal.close()

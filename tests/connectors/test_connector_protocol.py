@@ -46,7 +46,7 @@ def test_without_a_port_connector_protocol_is_only_a_source() -> None:
     assert ConnectorProtocol.source_name(options, "mine") == "mine"
 
 
-async def test_programs_connect_to_the_gateway_under_the_name_of_the_connector(tmp_path: Path) -> None:
+async def test_programs_connect_to_the_program_server_under_the_name_of_the_connector(tmp_path: Path) -> None:
     async with hosting(tmp_path, "connector-protocol", {}) as hosted:
         await hosted.connected()
         source = AsyncSource(hosted.connector_address, source=NAME)

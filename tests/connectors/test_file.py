@@ -59,7 +59,7 @@ async def test_every_matching_file_is_read_once_as_a_stream_and_then_the_source_
     for name in ("a.log", "b.log", "c.txt"):
         (tmp_path / name).write_text(f"{name} 1\n{name} 2\n")
     async with reading(tmp_path, str(tmp_path / "*.log")) as hosted:
-        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
+        await eventually(lambda: hosted.programs.view.has_finished(NAME))
         await have(hosted, b"a.log 1", b"a.log 2", b"b.log 1", b"b.log 2")
         paths = {event.stream_id: event.metadata["path"] for event in hosted.events()}
         assert sorted(paths.values()) == [str(tmp_path / "a.log"), str(tmp_path / "b.log")]
@@ -88,7 +88,7 @@ async def test_a_file_is_read_from_where_the_last_run_stopped(tmp_path: Path) ->
         before = len(hosted.values())
         assert before < len(lines)
     async with reading(tmp_path, str(tmp_path / "a")) as hosted:
-        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
+        await eventually(lambda: hosted.programs.view.has_finished(NAME))
         await eventually(lambda: len(hosted.values()) >= len(lines))
         assert hosted.values() == lines
 
@@ -121,7 +121,7 @@ async def test_bytes_that_are_not_a_record_are_a_dead_letter_and_other_files_con
     split = (LINES[0].__class__(type="split", config={"delimiter": "\n", "record_bytes_max": 1000}),)
     config = {"mode": "read", "path": str(tmp_path / "?"), "parallel": 1}
     async with hosting(tmp_path / "data", "file", config, interceptors_in=split) as hosted:
-        await eventually(lambda: hosted.gateway.view.has_finished(NAME))
+        await eventually(lambda: hosted.programs.view.has_finished(NAME))
         await have(hosted, b"one")
         await eventually(lambda: len(hosted.dead_letters()) == 1)
         assert hosted.host.counts == {"bad_files": 1}

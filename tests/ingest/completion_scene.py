@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from penstock.ingest.completion import Completion
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message, Notify, NotifyAck, encode
-from tests.ingest.conftest import Connect, Peer, RunningGateway
+from tests.ingest.conftest import Connect, Peer, RunningServer
 from tests.support.heads import decode_head
 from tests.support.waiting import SECONDS_MAX, eventually
 
@@ -15,21 +15,21 @@ def message(stream_id: int, message_id: int, size: int = 0) -> Message:
     return Message(stream_id, message_id, 0, b"", b"%d of %d" % (message_id, stream_id) + bytes(size))
 
 
-def completion(running: RunningGateway, source: str = "source") -> Completion:
+def completion(running: RunningServer, source: str = "source") -> Completion:
     return running.sources.completion(source)
 
 
-def ends(running: RunningGateway, source: str = "source") -> dict[str, int]:
+def ends(running: RunningServer, source: str = "source") -> dict[str, int]:
     """Where the source's segments end now, durably."""
     return {name: running.store.info(name).length for name in running.sources.log(source).segments}
 
 
-def record_ends(running: RunningGateway, segment: str) -> list[int]:
+def record_ends(running: RunningServer, segment: str) -> list[int]:
     info = running.store.info(segment)
     return [int(end) for end, _ in running.store.heads(segment, info.start, info.length)]
 
 
-def last_ids(running: RunningGateway, released: dict[str, int]) -> dict[int, int]:
+def last_ids(running: RunningServer, released: dict[str, int]) -> dict[int, int]:
     """The last message id of each stream in the records up to these offsets: what may be acknowledged then."""
     last: dict[int, int] = {}
     for segment, offset in released.items():
@@ -121,7 +121,7 @@ class Listener:
             await self._task
 
 
-async def blocked_source(running: RunningGateway, connect: Connect, *stream_ids: int) -> Listener:
+async def blocked_source(running: RunningServer, connect: Connect, *stream_ids: int) -> Listener:
     """A source with these streams open. Its messages are acknowledged only when they are released."""
     completion(running).hold({})
     source = Listener(await connect(running))
@@ -129,13 +129,13 @@ async def blocked_source(running: RunningGateway, connect: Connect, *stream_ids:
     return source
 
 
-async def release(running: RunningGateway, source: Listener, acked: dict[int, int]) -> None:
+async def release(running: RunningServer, source: Listener, acked: dict[int, int]) -> None:
     """Release everything that is stored, and wait until the source has these acknowledgements."""
     completion(running).advance(ends(running))
     await source.until(lambda: source.acked == acked)
 
 
-async def until_stored(running: RunningGateway, count: int, source: str = "source") -> None:
+async def until_stored(running: RunningServer, count: int, source: str = "source") -> None:
     """Wait until this many messages are durable, and their sessions know it."""
     await eventually(lambda: len(running.events(source)) >= count)
     await running.sources.durability.caught_up()

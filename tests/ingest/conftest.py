@@ -1,4 +1,4 @@
-"""A gateway on a real socket and real files, in the test's own event loop, and sources that send raw frames."""
+"""A program server on a real socket and real files, in the test's own event loop, and sources that send raw frames."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,9 +15,9 @@ from penstock.core.types import Buffer, Position
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate
 from penstock.ingest.sessions.connection import Connection
-from penstock.ingest.sessions.gateway import Gateway
+from penstock.ingest.sessions.program_server import ProgramServer
 from penstock.ingest.sessions.session import SourceSession
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.connector import Decoder, Frame, Hello, Notify, NotifyAck, Ok, Use, announce_window, encode
 from penstock.store.chapters import file_offset
 from penstock.store.file_journal import Committer, FileJournal, WriteStep
@@ -61,8 +61,8 @@ class CrashingJournal(FileJournal):
 
 
 @dataclass
-class RunningGateway:
-    gateway: Gateway
+class RunningServer:
+    programs: ProgramServer
     sources: SourceCatalog
     store: SegmentStore
     port: int
@@ -72,7 +72,7 @@ class RunningGateway:
 
     @property
     def sessions(self) -> list[SourceSession]:
-        return [*self.gateway.sessions]
+        return [*self.programs.sessions]
 
     @property
     def connections(self) -> list[Connection]:
@@ -81,16 +81,16 @@ class RunningGateway:
     async def stop(self) -> None:
         if self.crashed:
             return
-        await self.gateway.stop()
+        await self.programs.stop()
         self.committer.stop()
         self.journal.close()
 
     async def crash(self) -> None:
-        """Stop writing: the next gateway finds what is on disk now."""
+        """Stop writing: the next program server finds what is on disk now."""
         self.committer.stop()
         self.sources.store.append = _crashed  # type: ignore[method-assign,assignment]
         self.sources.store.append_all = _crashed  # type: ignore[method-assign,assignment]
-        await self.gateway.stop()
+        await self.programs.stop()
         self.journal.close()
         self.crashed = True
 
@@ -153,14 +153,14 @@ class Peer:
             await self.writer.wait_closed()
 
 
-Serve = Callable[..., Awaitable[RunningGateway]]
+Serve = Callable[..., Awaitable[RunningServer]]
 Connect = Callable[..., Awaitable[Peer]]
 
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """Starts a gateway on the test's data directory. A later one finds what the last one stored."""
-    started: list[RunningGateway] = []
+    """Starts a program server on the test's data directory. A later one finds what the last one stored."""
+    started: list[RunningServer] = []
 
     async def start(
         store_settings: StoreSettings = SMALL,
@@ -168,8 +168,8 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         files: type[RealFiles] = RealFiles,
         access: AccessControl | None = None,
         **settings: object,
-    ) -> RunningGateway:
-        """`gate` is used from the start, so it is also notified of the streams that ended with the last gateway."""
+    ) -> RunningServer:
+        """`gate` is used from the start, so it is also notified of the streams that ended with the last server."""
         if started:
             await started.pop().stop()
         journal = CrashingJournal(files(tmp_path / "journal"), store_settings)
@@ -177,11 +177,11 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         committer = Committer(journal, store_settings.idle_proof_seconds)
         committer.start()
         durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
-        sources = SourceCatalog(store, durability, replace(GatewaySettings(port=0), **settings))  # type: ignore[arg-type]
+        sources = SourceCatalog(store, durability, replace(ProgramServerSettings(port=0), **settings))  # type: ignore[arg-type]
         if gate is not None:
             sources.guard(gate)
-        gateway = Gateway(sources, access)
-        started.append(RunningGateway(gateway, sources, store, await gateway.start(), committer, journal))
+        programs = ProgramServer(sources, access)
+        started.append(RunningServer(programs, sources, store, await programs.start(), committer, journal))
         return started[-1]
 
     yield start
@@ -190,7 +190,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 
 
 @pytest.fixture
-async def running(serve: Serve) -> RunningGateway:
+async def running(serve: Serve) -> RunningServer:
     return await serve()
 
 
@@ -200,7 +200,7 @@ async def connect() -> AsyncIterator[Connect]:
     peers: list[Peer] = []
 
     async def open_peer(
-        running: RunningGateway, source: str = "source", *, hello: bool = True, address: str = "127.0.0.1"
+        running: RunningServer, source: str = "source", *, hello: bool = True, address: str = "127.0.0.1"
     ) -> Peer:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port, local_addr=(address, 0))
         peer = Peer(reader, writer)

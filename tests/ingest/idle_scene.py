@@ -1,4 +1,4 @@
-"""A gateway whose idle clocks are advanced by the test, and the marks that it has stored."""
+"""A program server whose idle clocks are advanced by the test, and the marks that it has stored."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from penstock.ingest.settings import SourceSettings
 from penstock.ingest.time_marks import IdleMarks
 from penstock.protocol.connector import Message
 from penstock.protocol.stored.head import Mark, MarkKind
-from tests.ingest.conftest import RunningGateway, Serve
+from tests.ingest.conftest import RunningServer, Serve
 from tests.support.heads import decode_head
 
 STEP_SECONDS = 0.5
@@ -17,9 +17,9 @@ SETTINGS = SourceSettings(segments=2, idle_timeout_seconds=TIMEOUT)
 
 @dataclass
 class IdleScene:
-    """The gateway's own ticks see no time pass; only the test advances the clock."""
+    """The program server's own ticks see no time pass; only the test advances the clock."""
 
-    running: RunningGateway
+    running: RunningServer
     now: float = 0.0
 
     def __post_init__(self) -> None:

@@ -21,14 +21,14 @@ from tests.ingest.completion_scene import (
     release,
     until_stored,
 )
-from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.conftest import Connect, RunningServer, Serve
 from tests.support.waiting import SECONDS_MAX
 
 ONE_SEGMENT = SourceSettings(segments=1)
 
 
 async def test_messages_are_acknowledged_when_they_are_released_and_not_before(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1, 2, 3)
     source.send((stream_id, number) for number in range(10) for stream_id in (1, 2, 3))
@@ -78,7 +78,7 @@ async def test_a_release_that_goes_back_or_beyond_the_end_is_harmless(serve: Ser
     await source.until(lambda: source.acked == {1: 2})
 
 
-async def test_every_session_gets_only_its_own_acknowledgements(running: RunningGateway, connect: Connect) -> None:
+async def test_every_session_gets_only_its_own_acknowledgements(running: RunningServer, connect: Connect) -> None:
     completion(running).hold({})
     completion(running, "other").hold({})
     first, second, other = [Listener(await connect(running, name)) for name in ("source", "source", "other")]
@@ -123,7 +123,7 @@ async def test_a_program_that_reconnects_is_acknowledged_once_everything_stored_
 
 
 async def test_a_program_that_reconnects_after_everything_was_released_is_acknowledged_at_once(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1, 2)
     source.send([(1, 7), (2, 8)])
@@ -136,7 +136,7 @@ async def test_a_program_that_reconnects_after_everything_was_released_is_acknow
     await again.until(lambda: again.acked == {1: 7, 2: 8})
 
 
-async def test_the_end_of_a_stream_waits_for_its_release(running: RunningGateway, connect: Connect) -> None:
+async def test_the_end_of_a_stream_waits_for_its_release(running: RunningServer, connect: Connect) -> None:
     completion(running).hold({})
     source, other = Listener(await connect(running)), Listener(await connect(running))
     await source.open(1)
@@ -154,7 +154,7 @@ async def test_the_end_of_a_stream_waits_for_its_release(running: RunningGateway
 
 
 async def test_the_end_of_a_stream_is_acknowledged_at_once_if_its_last_message_was_released(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
@@ -167,7 +167,7 @@ async def test_the_end_of_a_stream_is_acknowledged_at_once_if_its_last_message_w
     assert source.opened == {1: 5}
 
 
-async def test_an_empty_stream_ends_without_a_release(running: RunningGateway, connect: Connect) -> None:
+async def test_an_empty_stream_ends_without_a_release(running: RunningServer, connect: Connect) -> None:
     source = await blocked_source(running, connect, 1)
     source.end(1)
     await quiet()
@@ -176,7 +176,7 @@ async def test_an_empty_stream_ends_without_a_release(running: RunningGateway, c
 
 
 async def test_a_program_that_ends_a_stream_and_disconnects_can_reopen_it_and_is_acknowledged_at_its_release(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
@@ -194,7 +194,7 @@ async def test_a_program_that_ends_a_stream_and_disconnects_can_reopen_it_and_is
 
 
 @pytest.mark.slow
-async def test_very_many_streams_are_acknowledged_in_bulk(running: RunningGateway, connect: Connect) -> None:
+async def test_very_many_streams_are_acknowledged_in_bulk(running: RunningServer, connect: Connect) -> None:
     completion(running).hold({})
     sources = [Listener(await connect(running)) for _ in range(3)]
     streams = [range(number * 4000, (number + 1) * 4000) for number in range(3)]
@@ -246,7 +246,7 @@ async def test_ack_durable_does_not_wait_for_pipelines(serve: Serve, connect: Co
     source.end(1)
     await source.until(lambda: source.acked == {1: 5})
     await source.open(1)
-    assert not running.gateway.view.status()["source"].acks_await_pipelines
+    assert not running.programs.view.status()["source"].acks_await_pipelines
 
 
 async def test_a_new_ack_applies_at_once(serve: Serve, connect: Connect) -> None:
@@ -268,7 +268,7 @@ async def test_a_new_ack_applies_at_once(serve: Serve, connect: Connect) -> None
     await release(running, source, {1: 7})
 
 
-async def test_a_hold_does_not_move_acknowledgements_backwards(running: RunningGateway, connect: Connect) -> None:
+async def test_a_hold_does_not_move_acknowledgements_backwards(running: RunningServer, connect: Connect) -> None:
     source = Listener(await connect(running))
     await source.open(1, 2)
     source.send([(1, 5), (2, 5)])
@@ -297,7 +297,7 @@ async def test_what_was_acknowledged_before_the_hold_is_not_acknowledged_again(s
     assert acked == [(1, number) for number in range(5)]
 
 
-async def test_a_hold_that_starts_at_the_end_releases_what_is_stored(running: RunningGateway, connect: Connect) -> None:
+async def test_a_hold_that_starts_at_the_end_releases_what_is_stored(running: RunningServer, connect: Connect) -> None:
     source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     await until_stored(running, 1)
@@ -306,7 +306,7 @@ async def test_a_hold_that_starts_at_the_end_releases_what_is_stored(running: Ru
 
 
 async def test_a_second_hold_with_a_lower_start_revokes_nothing_and_applies_to_new_messages(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
@@ -322,7 +322,7 @@ async def test_a_second_hold_with_a_lower_start_revokes_nothing_and_applies_to_n
 
 
 async def test_lifting_a_hold_acknowledges_all_that_is_durable_and_new_messages_at_once(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1, 2)
     source.send([(1, 5), (2, 6)])
@@ -341,7 +341,7 @@ async def test_lifting_a_hold_acknowledges_all_that_is_durable_and_new_messages_
 
 
 async def test_under_load_acknowledgements_never_move_backwards_while_pipelines_come_and_go(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     source = Listener(await connect(running))
     await source.open(1, 2, 3)
@@ -364,7 +364,7 @@ async def test_under_load_acknowledgements_never_move_backwards_while_pipelines_
 
 
 async def test_a_hold_is_remembered_for_a_source_that_does_not_exist_yet(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     completion(running, "later").hold({})
     source = Listener(await connect(running, "later"))
@@ -390,32 +390,32 @@ async def test_a_stop_does_not_wait_for_pipelines(serve: Serve, connect: Connect
 
 
 async def test_the_status_shows_pending_messages_and_the_age_of_the_oldest(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     began = asyncio.get_running_loop().time()
     source = await blocked_source(running, connect, 1)
     source.send([(1, 1), (1, 2), (1, 1)])
     await until_stored(running, 2)
     await quiet(0.1)
-    status = running.gateway.view.status()["source"]
+    status = running.programs.view.status()["source"]
     assert (status.messages, status.duplicates) == (2, 1)
     assert status.message_bytes == running.sources.counters.message_bytes
     assert status.acks_await_pipelines
     assert status.waiting_bytes > 0
-    assert 0.1 <= running.gateway.session_totals().ack_lag_seconds < asyncio.get_running_loop().time() - began
+    assert 0.1 <= running.programs.session_totals().ack_lag_seconds < asyncio.get_running_loop().time() - began
     completion(running).advance(released := ends(running))
     await source.until(lambda: source.acked == {1: 2})
-    assert running.gateway.session_totals().ack_lag_seconds == 0
-    status = running.gateway.view.status()["source"]
+    assert running.programs.session_totals().ack_lag_seconds == 0
+    status = running.programs.view.status()["source"]
     assert (status.released, status.acknowledged, status.waiting_bytes) == (released, released, 0)
     completion(running).let_go()
-    await source.until(lambda: not running.gateway.view.status()["source"].acks_await_pipelines)
-    status = running.gateway.view.status()["source"]
+    await source.until(lambda: not running.programs.view.status()["source"].acks_await_pipelines)
+    status = running.programs.view.status()["source"]
     assert (status.acks_await_pipelines, status.released, status.waiting_bytes) == (False, {}, 0)
 
 
 async def test_acknowledgements_continue_after_their_task_has_died(
-    running: RunningGateway, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    running: RunningServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.core.supervisor.RESTARTS", RetryPolicy(0.01, 0.05))
     read, failures = read_heads, [RuntimeError("once"), RuntimeError("twice")]

@@ -9,7 +9,7 @@ import pytest
 from penstock.client.source import AsyncSource, Message, Source
 from penstock.protocol.connector import stream_id_of
 from tests.ingest.completion_scene import completion, ends, last_ids, quiet, until_stored
-from tests.ingest.conftest import RunningGateway, Serve
+from tests.ingest.conftest import RunningServer, Serve
 from tests.support.waiting import SECONDS_MAX, eventually
 
 STREAMS = ["a", "b", "c"]
@@ -23,7 +23,7 @@ def numbers(after: int | None) -> Iterator[Message]:
 class Program:
     """A source with some streams, with the sync or the async client, and its acknowledgements."""
 
-    def __init__(self, running: RunningGateway, kind: type[Source | AsyncSource]) -> None:
+    def __init__(self, running: RunningServer, kind: type[Source | AsyncSource]) -> None:
         self.acked: dict[str, int] = {}
         self.source = kind(
             f"127.0.0.1:{running.port}", source="source", on_ack=self._on_ack, retry_seconds=math.inf, poll_seconds=0.01
@@ -48,7 +48,7 @@ async def finished(task: "asyncio.Task[None]") -> None:
 
 @pytest.mark.parametrize("kind", [Source, AsyncSource])
 async def test_a_program_finishes_when_everything_it_sent_is_complete_and_not_before(
-    running: RunningGateway, kind: type[Source | AsyncSource]
+    running: RunningServer, kind: type[Source | AsyncSource]
 ) -> None:
     completion(running).hold({})
     program = Program(running, kind)
@@ -82,7 +82,7 @@ async def test_a_program_that_waits_across_a_worker_restart_is_acknowledged_afte
     assert len(running.events()) == COUNT * len(STREAMS), "and nothing was stored twice"
 
 
-async def test_acknowledgements_of_a_program_follow_the_releases(running: RunningGateway) -> None:
+async def test_acknowledgements_of_a_program_follow_the_releases(running: RunningServer) -> None:
     completion(running).hold({})
     program = Program(running, AsyncSource)
     task = program.start()
@@ -99,7 +99,9 @@ async def test_acknowledgements_of_a_program_follow_the_releases(running: Runnin
     await finished(task)
 
 
-async def test_a_program_that_is_stopped_while_it_waits_does_not_wait_for_pipelines(running: RunningGateway) -> None:
+async def test_a_program_that_is_stopped_while_it_waits_does_not_wait_for_pipelines(
+    running: RunningServer,
+) -> None:
     completion(running).hold({})
     program = Program(running, AsyncSource)
     task = program.start()

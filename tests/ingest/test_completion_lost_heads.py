@@ -6,12 +6,12 @@ from penstock.core.errors import Damaged
 from penstock.ingest.settings import SourceSettings
 from penstock.store.chapters import chapter_name, file_offset
 from tests.ingest.completion_scene import Listener, completion, ends, quiet, record_ends, until_stored
-from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.conftest import Connect, RunningServer, Serve
 
 SEGMENT = "connector/source/0"
 
 
-async def held_source(serve: Serve, connect: Connect, messages: int) -> tuple[RunningGateway, Listener]:
+async def held_source(serve: Serve, connect: Connect, messages: int) -> tuple[RunningServer, Listener]:
     """A source whose messages are in one record each, all of them waiting for their acknowledgement."""
     running = await serve(source=SourceSettings(segments=1))
     completion(running).hold({})
@@ -23,7 +23,7 @@ async def held_source(serve: Serve, connect: Connect, messages: int) -> tuple[Ru
     return running, source
 
 
-def flip_head(running: RunningGateway, number: int) -> None:
+def flip_head(running: RunningServer, number: int) -> None:
     """Damage the head of the record with this number in the segment."""
     piece = running.store.locate_heads(SEGMENT, 0, ends(running)[SEGMENT])[number]
     path = running.journal._files._directory / chapter_name(piece.chapter)  # type: ignore[attr-defined]
@@ -53,13 +53,13 @@ async def test_a_damaged_head_is_reported_and_its_streams_are_acknowledged_when_
     await source.until(lambda: source.acked == {1: 10, 2: 10})
 
 
-async def until_received(running: RunningGateway, source: Listener, count: int) -> None:
+async def until_received(running: RunningServer, source: Listener, count: int) -> None:
     """Like `until_stored`, for events that cannot be read."""
     await source.until(lambda: running.sources.counters.messages == count)
     await running.sources.durability.caught_up()
 
 
-def record_ends_undamaged(running: RunningGateway) -> list[int]:
+def record_ends_undamaged(running: RunningServer) -> list[int]:
     pieces = running.store.locate_heads(SEGMENT, 0, ends(running)[SEGMENT])
     return [piece.offset + piece.row.length for piece in pieces]
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import NOTHING_YET
 from tests.ingest.completion_scene import Listener, completion, ends, last_ids, record_ends
-from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.conftest import Connect, RunningServer, Serve
 
 STEPS = 60
 STREAMS = range(8)
@@ -23,7 +23,7 @@ class Pipelines:
         self._before: dict[int, int] = {}
         """What may have been acknowledged before the last hold."""
 
-    def step(self, running: RunningGateway) -> None:
+    def step(self, running: RunningServer) -> None:
         if self.released is None:
             self.hold(running)
         elif self._rng.random() < 0.1:
@@ -32,28 +32,28 @@ class Pipelines:
         else:
             self._advance(running, {name: self._offset(running, name) for name in self.released})
 
-    def hold(self, running: RunningGateway) -> None:
+    def hold(self, running: RunningServer) -> None:
         self._before = last_ids(running, ends(running))
         self.released = {name: self._rng.choice([0, end]) for name, end in ends(running).items()}
         completion(running).hold(self.released)
 
-    def restarted(self, running: RunningGateway) -> None:
+    def restarted(self, running: RunningServer) -> None:
         """As after a crash: the coordinator repeats its last hold."""
         if self.released is not None:
             completion(running).hold(self.released)
 
-    def finish(self, running: RunningGateway) -> None:
+    def finish(self, running: RunningServer) -> None:
         self._advance(running, ends(running))
 
-    def _offset(self, running: RunningGateway, name: str) -> int:
+    def _offset(self, running: RunningServer, name: str) -> int:
         return self._rng.choice([*record_ends(running, name), 0]) + self._rng.choice([0, 0, 0, 3])
 
-    def _advance(self, running: RunningGateway, offsets: dict[str, int]) -> None:
+    def _advance(self, running: RunningServer, offsets: dict[str, int]) -> None:
         assert self.released is not None
         self.released = {name: max(offset, offsets[name]) for name, offset in self.released.items()}
         completion(running).advance(offsets)
 
-    def check(self, running: RunningGateway, stream_id: int, last_id: int) -> None:
+    def check(self, running: RunningServer, stream_id: int, last_id: int) -> None:
         if self.released is not None:
             allowed = last_ids(running, self.released).get(stream_id, -1)
             assert last_id <= max(allowed, self._before.get(stream_id, -1)), "acknowledged, and not complete"
@@ -69,7 +69,7 @@ class Sources:
         self._sessions: dict[int, Listener] = {}
         self.sent: dict[int, int] = {}
 
-    async def step(self, running: RunningGateway) -> None:
+    async def step(self, running: RunningServer) -> None:
         number = self._rng.randrange(2)
         own = [*STREAMS][number::2]
         if number not in self._sessions:
@@ -82,7 +82,7 @@ class Sources:
             await self._leave(session, own)
             del self._sessions[number]
 
-    async def connect(self, running: RunningGateway, streams: list[int]) -> Listener:
+    async def connect(self, running: RunningServer, streams: list[int]) -> Listener:
         peer = await self._connect(running)
         session = Listener(peer, lambda stream_id, last_id: self._pipelines.check(running, stream_id, last_id))
         await session.open(*streams)

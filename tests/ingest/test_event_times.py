@@ -7,14 +7,14 @@ import pytest
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import Ack, Message
 from penstock.protocol.connector.frames import EventTimeUnit
-from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.conftest import Connect, RunningServer, Serve
 from tests.ingest.stored_events import StoredEvent
 from tests.support.heads import decode_head
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 
-async def store(running: RunningGateway, connect: Connect, *messages: Message) -> list[StoredEvent]:
+async def store(running: RunningServer, connect: Connect, *messages: Message) -> list[StoredEvent]:
     peer = await connect(running)
     await peer.open(7)
     peer.send(*messages)
@@ -44,7 +44,7 @@ async def test_event_times_are_stored_in_microseconds_and_clamped_to_their_limit
     assert [event.event_time for event in events] == stored
 
 
-async def test_milliseconds_are_the_default(running: RunningGateway, connect: Connect) -> None:
+async def test_milliseconds_are_the_default(running: RunningServer, connect: Connect) -> None:
     (event,) = await store(running, connect, at(1, -1234))
     assert event.event_time == -1_234_000
 
@@ -57,7 +57,7 @@ async def test_an_event_time_of_0_means_arrival_time_if_so_configured(serve: Ser
     assert second.event_time == -5000
 
 
-async def test_keys_and_payloads_are_stored_unchanged(running: RunningGateway, connect: Connect) -> None:
+async def test_keys_and_payloads_are_stored_unchanged(running: RunningServer, connect: Connect) -> None:
     contents = [(b"", b""), (b"key", b""), (b"", b"payload"), (bytes(range(256)), b"\0" * 70_000), (b"k" * 65535, b"p")]
     messages = [Message(7, number, 0, key, payload) for number, (key, payload) in enumerate(contents)]
     events = await store(running, connect, *messages)

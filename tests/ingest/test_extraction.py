@@ -21,7 +21,7 @@ from penstock.ingest.worker_sources import DeadLetters, Untimed
 from penstock.protocol.connector import Ack, Message
 from penstock.protocol.event_time.field import EventTimeField
 from penstock.protocol.stored.event import NO_TIME
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.ingest.out_ports.scene import SPLIT, Scene, read_events
 from tests.support.heads import Head, decode_head
 from tests.support.waiting import eventually
@@ -54,14 +54,14 @@ async def acked(peer: Peer, last_id: int) -> None:
         pass
 
 
-def heads(running: RunningGateway, source: str = "source") -> list[Head]:
+def heads(running: RunningServer, source: str = "source") -> list[Head]:
     found = []
     for name in running.sources.log(source).segments:
         found += [decode_head(data) for _, data in running.store.heads(name, 0, running.store.length(name))]
     return [head for head in found if head is not None]
 
 
-async def send(running: RunningGateway, connect: Connect, *payloads: bytes) -> Peer:
+async def send(running: RunningServer, connect: Connect, *payloads: bytes) -> Peer:
     peer = await connect(running)
     await peer.open(7, "till")
     peer.send(*(message(number, payload) for number, payload in enumerate(payloads, 1)))
@@ -153,7 +153,7 @@ async def test_a_crash_leaves_each_message_stored_once_or_a_dead_letter_once(
     ]
 
 
-def has_moved(running: RunningGateway, end: int) -> bool:
+def has_moved(running: RunningServer, end: int) -> bool:
     """Whether something was written after this end, or nothing will be any more."""
     try:
         running.journal.check()
@@ -334,7 +334,7 @@ async def test_a_plugin_that_cannot_be_loaded_is_named_with_its_package(scene: S
     assert refused.value.hint == "Install it again: pip install prefixed"
 
 
-async def test_many_dead_letters_with_long_names_fit_into_one_record(running: RunningGateway) -> None:
+async def test_many_dead_letters_with_long_names_fit_into_one_record(running: RunningServer) -> None:
     log, dead_letters = running.sources.log("source"), running.sources.dead_letters("source")
     one = Untimed(7, "ä" * 200, 1, b"k", b"{}", msgpack.packb({"peer": "p"}), "no event time: " + "x" * 900)
     beside = dead_letters.beside([one] * 17_000)

@@ -9,7 +9,7 @@ from penstock.connectors.api import StreamRef
 from penstock.core.address import Address
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import MIGRATING_VERSION, Ack, EndOfStream, Error, Hello, Message, Notify, NotifyAck
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.ingest.idle_scene import SETTINGS, TIMEOUT, IdleScene
 from tests.ingest.out_ports.scene import ScriptedGate
 from tests.support.waiting import SECONDS_MAX, eventually
@@ -23,7 +23,7 @@ def message(stream_id: int, message_id: int) -> Message:
     return Message(stream_id, message_id, 0, b"", b"x")
 
 
-async def guarded(serve: Serve, **settings: object) -> tuple[RunningGateway, ScriptedGate]:
+async def guarded(serve: Serve, **settings: object) -> tuple[RunningServer, ScriptedGate]:
     running = await serve(**settings)
     gate = ScriptedGate()
     running.sources.guard(gate)
@@ -80,7 +80,7 @@ async def test_a_move_of_the_shard_does_not_wait_for_streams_that_no_sink_opens_
     (session,) = running.sessions
     peer.send(Notify(2, "two"))
     await eventually(lambda: len(session._streams) == 2)  # its start may not be durable yet
-    moving = asyncio.create_task(running.gateway.send_away(Address("127.0.0.1", 1), 1e6))
+    moving = asyncio.create_task(running.programs.send_away(Address("127.0.0.1", 1), 1e6))
     refused: list[NotifyAck] = []
     while len(refused) < 2:
         if isinstance(frame := await peer.frame(), NotifyAck):
@@ -159,7 +159,7 @@ async def test_the_idle_clock_stops_for_a_stream_that_may_not_send(
     gate.set(ref(1), is_open=False)
     if not is_connected:
         await peer.close()
-        await eventually(lambda: not running.gateway.sessions)
+        await eventually(lambda: not running.programs.sessions)
     scene.pass_time(3 * TIMEOUT)
     assert await scene.idle() == []
     gate.set(ref(1), is_open=True)
@@ -176,14 +176,14 @@ async def test_a_closed_stream_whose_program_disconnects_does_not_become_idle(se
     await peer.open(1)
     gate.set(ref(1), is_open=False)
     await peer.close()
-    await eventually(lambda: not running.gateway.sessions)
+    await eventually(lambda: not running.programs.sessions)
     assert not running.sources.log("source").streams.away
     gate.set(ref(1), is_open=True)
     scene.pass_time(2 * TIMEOUT)
     assert await scene.idle() == [1]
 
 
-async def test_hello_for_a_source_of_the_worker_itself_is_refused(running: RunningGateway, connect: Connect) -> None:
+async def test_hello_for_a_source_of_the_worker_itself_is_refused(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", "test", "system.streams"))
     (answer,) = await peer.frames_until_closed()
@@ -191,7 +191,7 @@ async def test_hello_for_a_source_of_the_worker_itself_is_refused(running: Runni
     assert "belongs to the worker" in answer.text
 
 
-async def test_a_source_is_reconfigured_while_its_program_continues(running: RunningGateway, connect: Connect) -> None:
+async def test_a_source_is_reconfigured_while_its_program_continues(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(1)
     running.sources.configure("source", SourceSettings(segments=4, quota_bytes=10, max_disorder_us=7))

@@ -42,13 +42,13 @@ async def test_a_silent_stream_becomes_idle_and_its_next_message_reactivates_it(
         await sent(scene, peer, message_id, 1)
     scene.pass_time(1)
     assert await scene.idle() == [2]
-    assert scene.running.gateway.view.totals().idle_streams == 1
+    assert scene.running.programs.view.totals().idle_streams == 1
     scene.pass_time(TIMEOUT / 2)
     assert await scene.idle() == [2], "it is marked once"
     await sent(scene, peer, 10, 1, 2)
     records = await scene.records()
     assert ([Mark(2, AGAIN)], 10) in [(marks, last.get(2)) for marks, last in records], "in the record of its events"
-    assert scene.running.gateway.view.totals().idle_streams == 0
+    assert scene.running.programs.view.totals().idle_streams == 0
     scene.pass_time(2 * TIMEOUT)
     assert await scene.idle() == [1, 2, 2]
 
@@ -268,7 +268,7 @@ async def test_after_a_restart_idle_clocks_start_from_zero_and_idle_streams_are_
     assert log.streams.idle == {1, 4}
 
 
-async def test_the_gateway_marks_idle_streams_on_its_own_ticks(serve: Serve, connect: Connect) -> None:
+async def test_the_program_server_marks_idle_streams_on_its_own_ticks(serve: Serve, connect: Connect) -> None:
     """With the real clock."""
     running = await serve(source=SourceSettings(segments=1, idle_timeout_seconds=0.5))
     peer = await connect(running)

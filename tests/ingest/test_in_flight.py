@@ -10,7 +10,7 @@ from penstock.core.errors import NoRoom
 from penstock.ingest.in_flight import InFlightBudget
 from penstock.protocol.connector import Ack, Acked, Hello, Message, Notify, NotifyAck, Ok
 from penstock.store.settings import StoreSettings
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.support.gated_files import GatedFile, GatedFiles
 from tests.support.waiting import eventually
 
@@ -57,7 +57,7 @@ class Program:
             self.acked = max([self.acked, *(acked.point_of_reference for acked in frame.acked)])
 
 
-async def joined(running: RunningGateway, connect: Connect, source: str) -> Program:
+async def joined(running: RunningServer, connect: Connect, source: str) -> Program:
     program = Program(await connect(running, hello=False))
     await program.join(source)
     return program

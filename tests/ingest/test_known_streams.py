@@ -13,7 +13,7 @@ from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message
 from penstock.store.compaction import Compactor
 from penstock.store.settings import StoreSettings
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.ingest.stored_events import parse
 from tests.store.small import compact_step
 
@@ -31,7 +31,7 @@ class Truth:
         self.routes: dict[int, int] = {}
         self._ends: defaultdict[str, int] = defaultdict(int)
 
-    def read(self, running: RunningGateway) -> None:
+    def read(self, running: RunningServer) -> None:
         for route, name in enumerate(running.sources.log("source").segments):
             info = running.store.info(name)
             self._ends[name] = max(self._ends[name], info.start)
@@ -49,7 +49,7 @@ class Truth:
     def point(self, stream_id: int) -> int:
         return self.last.get(stream_id, NOTHING_YET)
 
-    def truncate(self, running: RunningGateway, rng: random.Random) -> None:
+    def truncate(self, running: RunningServer, rng: random.Random) -> None:
         """Truncate what was read, or a part of it, even in the middle of a record."""
         for name, end in self._ends.items():
             start = running.store.info(name).start
@@ -65,7 +65,7 @@ class Source:
         self.sent: dict[int, int] = {}
         self.acked = acked or {}
 
-    async def open(self, stream_id: int, running: RunningGateway, truth: Truth) -> None:
+    async def open(self, stream_id: int, running: RunningServer, truth: Truth) -> None:
         point = await open_when_free(self._peer, stream_id)
         truth.read(running)
         assert point == truth.point(stream_id)
@@ -112,9 +112,9 @@ async def open_when_free(peer: Peer, stream_id: int) -> int:
 
 
 class Life:
-    """One run of a gateway, with three sessions."""
+    """One run of a program server, with three sessions."""
 
-    def __init__(self, running: RunningGateway, connect: Connect, rng: random.Random, truth: Truth) -> None:
+    def __init__(self, running: RunningServer, connect: Connect, rng: random.Random, truth: Truth) -> None:
         self._running = running
         self._connect = connect
         self._rng = rng

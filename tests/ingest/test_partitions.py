@@ -16,8 +16,8 @@ from penstock.ingest import partitions
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.owners import StreamKey
 from penstock.ingest.partitions import PartitionedSources
-from penstock.ingest.sessions.gateway import Gateway
-from penstock.ingest.settings import DeclaredSource, GatewaySettings, SourceSettings
+from penstock.ingest.sessions.program_server import ProgramServer
+from penstock.ingest.settings import DeclaredSource, ProgramServerSettings, SourceSettings
 from penstock.protocol.api.shards import Claims, Declared, HeldBy
 from penstock.protocol.connector import (
     MIGRATING_VERSION,
@@ -40,7 +40,7 @@ from penstock.store.file_journal import Committer
 from penstock.store.files import RealFiles
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
-from tests.ingest.conftest import SMALL, CrashingJournal, Peer, RunningGateway
+from tests.ingest.conftest import SMALL, CrashingJournal, Peer, RunningServer
 from tests.ingest.stored_events import parse
 from tests.support.waiting import SECONDS_MAX, eventually
 
@@ -52,7 +52,7 @@ WHOLE = "plain"
 class Shard:
     """One that can be killed; the next one finds what it has stored."""
 
-    running: RunningGateway
+    running: RunningServer
     partitions: PartitionedSources
 
     async def kill(self) -> None:
@@ -81,13 +81,13 @@ class Cluster:
         store, committer = SegmentStore(journal, SMALL), Committer(journal, SMALL.idle_proof_seconds)
         committer.start()
         durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
-        sources = SourceCatalog(store, durability, GatewaySettings(port=0))
+        sources = SourceCatalog(store, durability, ProgramServerSettings(port=0))
         if holds:
             sources.completion(SOURCE if not number else f"{SOURCE}#{number}").hold({})
-        gateway = Gateway(sources)
+        programs = ProgramServer(sources)
         self._terms[number] += 1
         found = PartitionedSources(sources, Directory(self, number), self, self._terms[number])
-        running = RunningGateway(gateway, sources, store, await gateway.start(), committer, journal)
+        running = RunningServer(programs, sources, store, await programs.start(), committer, journal)
         self.shards[number] = Shard(running, found)
         await found.serve(SOURCE)
         found.start()
@@ -397,7 +397,7 @@ async def test_a_move_does_not_wait_for_streams_that_nobody_opens_any_more(
     peer.send(Notify(2, "two"), Notify(3, "three"))
     (session,) = shard.running.sessions
     await eventually(lambda: len(session._streams) == 3)
-    moving = asyncio.create_task(shard.running.gateway.send_away(Address("127.0.0.1", 1), 1e6))
+    moving = asyncio.create_task(shard.running.programs.send_away(Address("127.0.0.1", 1), 1e6))
     refused = {(await next_of(peer, NotifyAck)) for _ in range(2)}
     assert refused == {NotifyAck(False, 2, 0), NotifyAck(False, 3, 0)}
     peer.send(EndOfStream(1))

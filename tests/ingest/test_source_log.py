@@ -15,12 +15,12 @@ from penstock.ingest.source_log import SourceLog, streams_segment
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Error, Hello, Message, Notify, Ok
 from penstock.protocol.stored.names import connector_segment
 from penstock.store.operations import Append as WriteTo
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 
 Append = Callable[..., Any]
 
 
-def streams_on(running: RunningGateway, route: int, count: int = 1) -> list[int]:
+def streams_on(running: RunningServer, route: int, count: int = 1) -> list[int]:
     """Ids of streams that belong to this segment."""
     log = running.sources.log("source")
     found = [stream_id for stream_id in range(1000) if log.find(stream_id, "s").route == route][:count]
@@ -29,7 +29,7 @@ def streams_on(running: RunningGateway, route: int, count: int = 1) -> list[int]
     return found
 
 
-def fail_appends(running: RunningGateway, *names: str) -> Callable[[], None]:
+def fail_appends(running: RunningServer, *names: str) -> Callable[[], None]:
     """Make the disk full for these segments only, until the returned function is called."""
     write: Append = running.store.write
 
@@ -194,7 +194,7 @@ async def test_an_unreadable_stream_table_locks_out_only_its_own_source(serve: S
         (error,) = await peer.frames_until_closed()
         assert isinstance(error, Error)
         assert "not a valid table of streams" in error.text
-    assert sorted(again.gateway.view.damaged()) == ["cut", "odd"]
+    assert sorted(again.programs.view.damaged()) == ["cut", "odd"]
 
 
 @pytest.mark.parametrize("name", ["streams", "0", "mit Leerzeichen", "ölpreis", "..", "a" * 200, "💧" * 200, "-"])
@@ -208,7 +208,7 @@ async def test_unusual_source_names_survive_a_restart(serve: Serve, connect: Con
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "/", "a\nb", "\0", "a" * 201, "a,b", "a=b", 'a"b', " a"])
-async def test_an_invalid_name_is_refused(running: RunningGateway, connect: Connect, name: str) -> None:
+async def test_an_invalid_name_is_refused(running: RunningServer, connect: Connect, name: str) -> None:
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", "p", name))
     (error,) = await peer.frames_until_closed()
@@ -261,7 +261,7 @@ async def test_a_quota_counts_all_segments_of_a_source_together(serve: Serve, co
     assert frame.credits == 4
 
 
-async def test_a_failed_store_closes_sources_without_an_error_frame(running: RunningGateway, connect: Connect) -> None:
+async def test_a_failed_store_closes_sources_without_an_error_frame(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(7)
     running.journal.crash_after(1)
@@ -304,7 +304,7 @@ async def test_a_deleted_segment_affects_only_its_own_streams(serve: Serve, conn
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error)
     assert "not found" in frames[-1].text
-    assert len(running.gateway.sessions) == 1
+    assert len(running.programs.sessions) == 1
     good = await connect(running, "another")
     await good.open(1)
     again = await connect(await serve(source=settings))
@@ -366,4 +366,4 @@ async def test_at_the_quota_of_a_principal_its_sources_are_summed_once_per_tick(
     running.sources.completion("tenant-0").hold({"connector/tenant-0/0": 900})
     running.sources.tick()
     assert all(log.has_room() for log in logs), "what pipelines have completed does not count"
-    assert running.gateway.view.full_sources() == {}
+    assert running.programs.view.full_sources() == {}

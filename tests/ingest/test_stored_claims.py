@@ -20,10 +20,10 @@ from penstock.ingest.stream_claims import (
     Replaced,
 )
 from penstock.protocol.connector.frames import NOTHING_YET
-from tests.ingest.conftest import RunningGateway, Serve
+from tests.ingest.conftest import RunningServer, Serve
 
 
-async def registry(running: RunningGateway, streams_max: int = 1000) -> StoredClaims:
+async def registry(running: RunningServer, streams_max: int = 1000) -> StoredClaims:
     return await StoredClaims("orders", running.store, running.sources.durability, streams_max).open()
 
 
@@ -53,7 +53,7 @@ async def test_a_restart_forgets_nothing(serve: Serve, monkeypatch: pytest.Monke
 
 
 async def test_a_snapshot_is_also_due_if_every_process_writes_little(
-    running: RunningGateway, monkeypatch: pytest.MonkeyPatch
+    running: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES", 200)
     monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES_PER_STREAM", 0)
@@ -64,14 +64,14 @@ async def test_a_snapshot_is_also_due_if_every_process_writes_little(
     assert 1 < len({*starts}) < 10
 
 
-async def test_a_successor_gets_what_its_predecessors_had(running: RunningGateway) -> None:
+async def test_a_successor_gets_what_its_predecessors_had(running: RunningServer) -> None:
     claims = await registry(running)
     await claims.apply([claim(1, 1, 1), claim(2, 1, 2), claim(3, 0, 1), Begin(1, 2)])
     assert await claims.held(1, 2) == {1: ClaimId(1, 1, 1), 2: ClaimId(1, 1, 2)}
     assert await claims.held(1, 1) == Replaced(2)
 
 
-async def test_the_number_of_streams_is_limited(running: RunningGateway, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_number_of_streams_is_limited(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     claims = await registry(running, streams_max=1)
     assert await claims.apply([claim(1, 0, 1), claim(2, 0, 2)]) == [Granted(NOTHING_YET), Full(1)]
     await claims.apply([claim(3, 0, 2)])
@@ -79,7 +79,7 @@ async def test_the_number_of_streams_is_limited(running: RunningGateway, caplog:
     assert await claims.apply([claim(1, 0, 3)]) == [Granted(NOTHING_YET)]
 
 
-async def test_a_registry_that_ends_inside_an_entry_is_damaged(running: RunningGateway) -> None:
+async def test_a_registry_that_ends_inside_an_entry_is_damaged(running: RunningServer) -> None:
     await (await registry(running)).apply([claim(1, 0, 1)])
     running.store.append(claims_segment("orders"), [b"\0\0\0\x09x"])
     await running.sources.durability.caught_up()
@@ -87,7 +87,7 @@ async def test_a_registry_that_ends_inside_an_entry_is_damaged(running: RunningG
         await registry(running)
 
 
-async def test_others_continue_while_a_large_registry_is_read(running: RunningGateway) -> None:
+async def test_others_continue_while_a_large_registry_is_read(running: RunningServer) -> None:
     await (await registry(running)).apply([claim(number, 0, number) for number in range(1, 1001)])
     turns = 0
 

@@ -13,14 +13,14 @@ from penstock.protocol.connector import EndOfStream, Message
 from penstock.protocol.stored.names import Form, Source
 from penstock.store.plan import Addition
 from penstock.store.reader import Appended
-from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.conftest import Connect, RunningServer, Serve
 from tests.ingest.out_ports.scene import read_events
 from tests.support.waiting import eventually
 
 SEGMENT = "connector/system.streams/0"
 
 
-async def rows(running: RunningGateway) -> list[dict[str, Any]]:
+async def rows(running: RunningServer) -> list[dict[str, Any]]:
     """As any reader of segments sees them."""
     await running.sources.durability.caught_up()
     return [json.loads(event.payload) for event in read_events(running.store, [SEGMENT])]
@@ -30,7 +30,7 @@ def without_time(found: list[dict[str, Any]]) -> list[tuple[str, str, str, int]]
     return [(row["signal"], row["connector"], row["stream"], row["stream_id"]) for row in found]
 
 
-async def test_starts_and_ends_of_program_streams_are_reported(running: RunningGateway, connect: Connect) -> None:
+async def test_starts_and_ends_of_program_streams_are_reported(running: RunningServer, connect: Connect) -> None:
     running.sources.system_streams.enable()
     before = time.time_ns() // 1000
     peer = await connect(running, "sensors")
@@ -50,27 +50,27 @@ async def test_starts_and_ends_of_program_streams_are_reported(running: RunningG
     ]
 
 
-async def test_no_signal_is_written_unless_enabled_or_read(running: RunningGateway, connect: Connect) -> None:
+async def test_no_signal_is_written_unless_enabled_or_read(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(1)
     with pytest.raises(NoSuchSegment):
         running.store.info(SEGMENT)
 
 
-async def test_signals_are_written_for_a_pipeline_that_reads_them(running: RunningGateway, connect: Connect) -> None:
+async def test_signals_are_written_for_a_pipeline_that_reads_them(running: RunningServer, connect: Connect) -> None:
     running.sources.completion("system.streams").hold({})
     peer = await connect(running)
     await peer.open(1)
     assert len(await rows(running)) == 1
 
 
-async def test_reopening_a_stream_writes_no_start_signal(running: RunningGateway, connect: Connect) -> None:
+async def test_reopening_a_stream_writes_no_start_signal(running: RunningServer, connect: Connect) -> None:
     running.sources.system_streams.enable()
     for _ in range(3):
         peer = await connect(running)
         await peer.open(1, "one")
         await peer.close()
-        await eventually(lambda: not running.gateway.sessions)
+        await eventually(lambda: not running.programs.sessions)
     assert without_time(await rows(running)) == [("stream-started", "source", "one", 1)]
 
 
@@ -91,7 +91,7 @@ async def test_after_a_restart_signals_continue_after_the_stored_ones(serve: Ser
 
 @pytest.mark.parametrize("is_read", [False, True])
 async def test_unread_signals_are_bounded(
-    running: RunningGateway, connect: Connect, monkeypatch: pytest.MonkeyPatch, is_read: bool
+    running: RunningServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, is_read: bool
 ) -> None:
     monkeypatch.setattr(running.sources.system_streams._source, "_unread_bytes_max", 20_000)
     running.sources.system_streams.enable()
@@ -107,13 +107,13 @@ async def test_unread_signals_are_bounded(
     assert (info.length - info.start < 20_500) is not is_read
 
 
-async def test_the_source_of_signals_becomes_idle_quickly(running: RunningGateway, connect: Connect) -> None:
+async def test_the_source_of_signals_becomes_idle_quickly(running: RunningServer, connect: Connect) -> None:
     running.sources.system_streams.enable()
     await (await connect(running)).open(1)
-    assert running.gateway.view.open_streams("system.streams")
-    await eventually(lambda: not running.gateway.view.open_streams("system.streams"))
+    assert running.programs.view.open_streams("system.streams")
+    await eventually(lambda: not running.programs.view.open_streams("system.streams"))
     await (await connect(running)).open(2)
-    assert running.gateway.view.open_streams("system.streams")
+    assert running.programs.view.open_streams("system.streams")
 
 
 async def test_a_stream_and_its_signal_are_stored_in_one_step(

@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from penstock.access.file import AccessFile, StoredGrant
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.pravega.settings import ControllerSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.testing.running_worker import RunningWorker
@@ -38,7 +38,7 @@ def worker(data: Path, controller: ControllerSettings, access: Any = None, port:
         http_port=0,
         store=SMALL_STORE,
         segment=ServerSettings(port=port),
-        gateway=GatewaySettings(port=0),
+        programs=ProgramServerSettings(port=0),
         controller=controller,
         **own,
     )

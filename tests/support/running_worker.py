@@ -9,7 +9,7 @@ from penstock.access.file import AccessControl, Open
 from penstock.bucket.objects import Bucket
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.sizes import MIB
-from penstock.ingest.settings import GatewaySettings, SourceSettings
+from penstock.ingest.settings import ProgramServerSettings, SourceSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.files import Files
 from penstock.store.settings import StoreSettings
@@ -42,7 +42,7 @@ def running_worker(
         store=store,
         coordinator=coordinator or CoordinatorSettings(),
         segment=ServerSettings(port=0, ssl=ssl, short_circuit=short_circuit),
-        gateway=GatewaySettings(port=0, ssl=ssl, cookie=cookie, source=connector or SourceSettings()),
+        programs=ProgramServerSettings(port=0, ssl=ssl, cookie=cookie, source=connector or SourceSettings()),
     )
     worker = RunningWorker(settings, files, bucket)
     worker.start()

@@ -127,7 +127,7 @@ async def _serve(data: Path, directory: FileDirectory, host: str, connector_port
     from penstock.access.file import AccessFile, Open, WithCluster
     from penstock.coordinator.settings import CoordinatorSettings
     from penstock.core.sizes import MIB
-    from penstock.ingest.settings import GatewaySettings
+    from penstock.ingest.settings import ProgramServerSettings
     from penstock.segment_server.settings import ServerSettings
     from penstock.store.settings import StoreSettings
     from penstock.worker.settings import WorkerSettings
@@ -141,7 +141,7 @@ async def _serve(data: Path, directory: FileDirectory, host: str, connector_port
         store=StoreSettings(chapter_bytes=MIB, reserve_bytes=2 * MIB),
         coordinator=CoordinatorSettings(truncate_seconds=0.5),
         segment=ServerSettings(host=host, port=0),
-        gateway=GatewaySettings(host=host, port=connector_port),
+        programs=ProgramServerSettings(host=host, port=connector_port),
     )
     worker = Worker(settings, directory=directory)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)

@@ -11,7 +11,7 @@ from penstock.access.file import Open
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.records import WORKERS, WorkerRecord, read_records
 from penstock.core.errors import RequestError
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.host import Host
 from penstock.worker.settings import BucketOptions, WorkerSettings
@@ -30,7 +30,11 @@ async def test_a_directory_with_a_journal_of_its_own_is_refused(tmp_path: Path) 
 async def test_a_host_renews_its_record_while_all_threads_are_busy_for_programs(tmp_path: Path) -> None:
     url = f"memory://{uuid4().hex}"
     settings = WorkerSettings(
-        data=tmp_path, gateway=GatewaySettings(port=0), segment=ServerSettings(port=0), http_port=0, access=Open()
+        data=tmp_path,
+        programs=ProgramServerSettings(port=0),
+        segment=ServerSettings(port=0),
+        http_port=0,
+        access=Open(),
     )
     host = Host(settings, BucketOptions(url, tmp_path / "cache", 1 << 20), 0, [])
     is_ready, is_over = asyncio.Event(), Event()

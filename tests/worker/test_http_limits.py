@@ -16,7 +16,7 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import LimitExceeded, Unavailable
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.api.codec import decode_request
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker import routes
@@ -43,7 +43,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
                 http_port=0,
                 store=SMALL_STORE,
                 segment=ServerSettings(port=0),
-                gateway=GatewaySettings(port=0),
+                programs=ProgramServerSettings(port=0),
                 http=limits,
             )
         )

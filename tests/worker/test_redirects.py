@@ -18,7 +18,7 @@ from penstock.cluster.records import WorkerRecord
 from penstock.core.address import Address
 from penstock.core.errors import BucketUnreachable, RequestError
 from penstock.core.tls_handshakes import with_tls
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.connector import (
     Ack,
     Acked,
@@ -64,7 +64,7 @@ def test_either_way_can_be_chosen_for_all() -> None:
 def test_nothing_is_spliced_where_programs_need_a_certificate() -> None:
     """The owner would see the standby's."""
     for mode in Redirect:
-        port = RedirectPort(GatewaySettings(ssl=server_context(mutual=True)), mode, always(None))
+        port = RedirectPort(ProgramServerSettings(ssl=server_context(mutual=True)), mode, always(None))
         assert [port.redirects.choose("host", HELLO, 0.0) for _ in range(3)] == [Redirect.RESTART] * 3
 
 
@@ -143,7 +143,7 @@ class Standby:
     ) -> Peer:
         await self.owner.start(self._cleanup)
         address = Address("127.0.0.1", self.owner.port) if is_known else None
-        settings = GatewaySettings(cookie=cookie)
+        settings = ProgramServerSettings(cookie=cookie)
         self.port = RedirectPort(settings, mode, owner_of or always(address), access=access)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self.port.connection, "127.0.0.1", 0)
@@ -285,7 +285,7 @@ async def test_if_the_owner_cannot_be_reached_the_connection_is_closed(standby: 
 async def tls_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RedirectPort:
     CA.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv(TLS_VARIABLES[0], str(tmp_path / "ca.pem"))
-    return RedirectPort(GatewaySettings(ssl=server_context()), Redirect.SPLICE, always(None))
+    return RedirectPort(ProgramServerSettings(ssl=server_context()), Redirect.SPLICE, always(None))
 
 
 @asynccontextmanager

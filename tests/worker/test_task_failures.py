@@ -18,7 +18,7 @@ from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core import supervisor as supervision
 from penstock.core.retry import RetryPolicy
 from penstock.core.supervisor import Supervised
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.pravega.settings import ControllerSettings
 from penstock.protocol.api.deployment import BreakerSpec, Deployment, InterceptorSpec
 from penstock.segment_server.settings import ServerSettings
@@ -134,7 +134,7 @@ TASKS: dict[str, tuple[str, Cause]] = {
         "acknowledgements of program",
         Stage.send_as_a_program,
     ),
-    "ingest/sessions/gateway.py: 'credits and marks of time'": ("credits and marks of time", Stage.nothing),
+    "ingest/sessions/program_server.py: 'credits and marks of time'": ("credits and marks of time", Stage.nothing),
     "segment_server/server.py: 'sweep of silent connections'": ("sweep of silent connections", Stage.nothing),
     "worker/worker.py: 'compaction'": ("compaction", Stage.nothing),
     "worker/worker.py: 'free disk'": ("free disk", Stage.nothing),
@@ -275,7 +275,9 @@ async def test_failures_of_tasks_that_only_a_controller_needs_are_reported_and_t
 
 
 def settings_of(data: Path) -> WorkerSettings:
-    return WorkerSettings(data=data, http_port=0, segment=ServerSettings(port=0), gateway=GatewaySettings(port=0))
+    return WorkerSettings(
+        data=data, http_port=0, segment=ServerSettings(port=0), programs=ProgramServerSettings(port=0)
+    )
 
 
 async def check_restarts(faults: Faults, worker: Worker, tasks: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.application.deployments import Application, DeploymentFile, Phase
 from penstock.core.errors import DiskFull, StoreFailed, StoreInUse
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.api.codec import decode_reply
 from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.segment import DOCUMENT, ReadSegment
@@ -30,7 +30,7 @@ from tests.support.waiting import SECONDS_MAX, eventually
 SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 
 
-FREE_PORTS: dict[str, Any] = {"segment": ServerSettings(port=0), "gateway": GatewaySettings(port=0)}
+FREE_PORTS: dict[str, Any] = {"segment": ServerSettings(port=0), "programs": ProgramServerSettings(port=0)}
 
 
 def settings(data: Path) -> WorkerSettings:

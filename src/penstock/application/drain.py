@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from penstock.application.instance import Instance
 from penstock.delivery.breakers.signals import ApplicationGate
-from penstock.ingest.sessions.gateway import Gateway
+from penstock.ingest.sessions.program_server import ProgramServer
 from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 
@@ -31,7 +31,7 @@ class Drain:
     def __init__(
         self,
         instances: Mapping[str, Instance],
-        gateway: Gateway,
+        programs: ProgramServer,
         gate: ApplicationGate,
         pipelines: Callable[[], Sequence[PipelineStatus]],
         sinks: Callable[[], Sequence[SinkStatus]],
@@ -39,7 +39,7 @@ class Drain:
     ) -> None:
         """`elsewhere`: what instances of the connectors in other shards still have to do."""
         self._instances = instances
-        self._gateway = gateway
+        self._programs = programs
         self._gate = gate
         self._pipelines = pipelines
         self._sinks = sinks
@@ -55,7 +55,7 @@ class Drain:
         self.waits_for = [*self._left()]
         await asyncio.gather(*(self._drain(instance) for instance in self._instances.values()))
         await self._emptied()
-        self._gateway.end_sessions()
+        self._programs.end_sessions()
         await self._emptied()  # including what programs sent until then
         self.waits_for = []
 

@@ -38,7 +38,7 @@ from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.known_streams import KnownStream, Standing
 from penstock.ingest.out_ports.host import State
-from penstock.ingest.sessions.gateway import Gateway
+from penstock.ingest.sessions.program_server import ProgramServer
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import Deployment, End
 from penstock.protocol.api.pipelines import PipelineStatus
@@ -102,7 +102,7 @@ class Runtime:
         folder: Path,
         store: SegmentStore,
         durability: Durability,
-        gateway: Gateway,
+        programs: ProgramServer,
         segment_port: Callable[[], SegmentPort],
         permissions: Permissions = UNLIMITED,
         keep: Callable[[str, bytes], None] = lambda *_: None,
@@ -112,17 +112,17 @@ class Runtime:
         self.application = self._file.load()
         clock = asyncio.get_running_loop().time
         self.breakers = Breakers()
-        self._supervisor = gateway.sources.supervisor
-        self.signals = Signals(self.breakers, clock, gateway.sources.knows, self._supervisor)
+        self._supervisor = programs.sources.supervisor
+        self.signals = Signals(self.breakers, clock, programs.sources.knows, self._supervisor)
         self.sinks = OutboxSinks(store, durability, self.signals, clock, supervisor=self._supervisor)
-        self._gateway = gateway
+        self._programs = programs
         self._permissions = permissions
         self._gate = ApplicationGate(self.signals)
         self.driver = DriverCheck(clock)
         self.is_elsewhere: Callable[[str], bool] = lambda _: False
         """Whether another shard has the source of this name, which is always the same one."""
         self._around = WorkerParts(
-            gateway.sources,
+            programs.sources,
             self.signals,
             self.sinks,
             segment_port,
@@ -146,7 +146,7 @@ class Runtime:
         """Called whenever what is deployed, or its phase, has changed."""
         self.elsewhere: Callable[[], Sequence[str]] = lambda: ()
         """What instances of its connectors in other shards still have to do."""
-        gateway.sources.guard(self._gate)
+        programs.sources.guard(self._gate)
 
     def serve(self, coordinator: Coordinator, delivery: Delivery) -> None:
         """Where pipelines and their sinks come from."""
@@ -261,7 +261,7 @@ class Runtime:
     async def pause(self, connector: str, stream: str | int | None) -> None:
         """Lasts until `resume`: no breaker, apply or restart ends it."""
         async with self._changing:
-            stream_id = find_stream(self._gateway.sources, connector, stream, self.application.deployment.connectors)
+            stream_id = find_stream(self._programs.sources, connector, stream, self.application.deployment.connectors)
             await self._save(self.application.with_pause((connector, stream_id), is_paused=True))
             self.breakers.pauses.pause(connector, stream_id)
 
@@ -269,7 +269,7 @@ class Runtime:
         async with self._changing:
             is_known = not isinstance(stream, str) and (connector, stream) in self.application.paused
             known = self.application.deployment.connectors
-            stream_id = stream if is_known else find_stream(self._gateway.sources, connector, stream, known)
+            stream_id = stream if is_known else find_stream(self._programs.sources, connector, stream, known)
             assert not isinstance(stream_id, str)
             await self._save(self.application.with_pause((connector, stream_id), is_paused=False))
             self.breakers.pauses.resume(connector, stream_id)
@@ -334,7 +334,7 @@ class Runtime:
             instance.start()
         self._running = new
         if self.application.is_deployed:
-            self._gateway.sources.system_streams.enable()
+            self._programs.sources.system_streams.enable()
 
     def _make(self, built: BuiltConnector, deployment: Deployment) -> Instance | None:
         name = built.spec.name
@@ -416,7 +416,7 @@ class Runtime:
 
     async def _drained(self) -> None:
         parts = (self._waited_pipelines, self._delivery.sinks, self.elsewhere)
-        self._drain = Drain(self._instances, self._gateway, self._gate, *parts)
+        self._drain = Drain(self._instances, self._programs, self._gate, *parts)
         await self._drain.run()
         while self.application.phase is Phase.DRAINING:
             async with self._changing:
@@ -480,7 +480,7 @@ class Runtime:
     def connectors(self) -> list[ConnectorStatus]:
         """Of this application, and of others' partitions here."""
         running = sorted((self._instances | self.partitions.running).items())
-        return [report(one, self.signals, self._gateway.view) for _, one in running]
+        return [report(one, self.signals, self._programs.view) for _, one in running]
 
     def status(self) -> list[ConnectorStatus]:
         """Includes connectors that could not be built."""

@@ -85,7 +85,7 @@ from penstock.core.address import Address
 from penstock.core.errors import RequestError
 from penstock.core.logs import LogFormat, LogLevel, set_up_logging
 from penstock.core.platforms import cores, limitations
-from penstock.ingest.settings import QUOTA_BYTES, AckMode, GatewaySettings, SourceSettings
+from penstock.ingest.settings import QUOTA_BYTES, AckMode, ProgramServerSettings, SourceSettings
 from penstock.pravega.settings import ControllerSettings
 from penstock.protocol.api.deployment import PARTITIONS_MAX
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
@@ -188,7 +188,7 @@ def worker(
             block_bytes_max=block_size,
             short_circuit=short_circuit,
         ),
-        gateway=GatewaySettings(
+        programs=ProgramServerSettings(
             host=host,
             port=connector_port,
             cookie=read_cookie(cookie, cookie_file),

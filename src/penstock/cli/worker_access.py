@@ -88,7 +88,7 @@ def with_access(
         settings = replace(
             settings,
             segment=replace(settings.segment, ssl=context),
-            gateway=replace(settings.gateway, ssl=context),
+            programs=replace(settings.programs, ssl=context),
             http_ssl=ReloadedContext(tls, is_client_required=False),
             certificate=tls.cert,
         )
@@ -110,7 +110,7 @@ def check_exposure(settings: WorkerSettings, tls: TlsFiles | None) -> None:
     """
     public = [
         f"{option} {host or repr(host)}"
-        for option, host in (("--host", settings.gateway.host), ("--http-host", settings.http_host))
+        for option, host in (("--host", settings.programs.host), ("--http-host", settings.http_host))
         if not is_loopback(host)
     ]
     if public and tls is None:
@@ -118,8 +118,8 @@ def check_exposure(settings: WorkerSettings, tls: TlsFiles | None) -> None:
             f"with {' and '.join(public)} other machines can reach the worker, and there is no TLS",
             "Add --tls-cert and --tls-key, or --insecure if everyone on the network is trusted.",
         )
-    is_proved = settings.gateway.cookie or (tls is not None and tls.client_ca is not None)
-    if not is_loopback(settings.gateway.host) and not is_proved:
+    is_proved = settings.programs.cookie or (tls is not None and tls.client_ca is not None)
+    if not is_loopback(settings.programs.host) and not is_proved:
         raise RequestError(
             f"with {public[0]} any program on another machine could send events: there is no cookie",
             "Add --cookie-file or --tls-client-ca, or --insecure if everyone on the network is trusted.",

@@ -83,8 +83,8 @@ _PORTS = 3
 
 def fitting(settings: WorkerSettings, files: int) -> WorkerSettings:
     """With fewer connections, if the system does not allow enough open files."""
-    segment, gateway, http = settings.segment, settings.gateway, settings.http
-    wanted = segment.connections_max + gateway.sessions_max + http.connections_max
+    segment, programs, http = settings.segment, settings.programs, settings.http
+    wanted = segment.connections_max + programs.sessions_max + http.connections_max
     handshakes = 0 if segment.ssl is None else _PORTS * HandshakeLimits().total_max
     available = max(files - _FILES_RESERVED - handshakes, files // 2)
     if wanted <= available:
@@ -97,7 +97,7 @@ def fitting(settings: WorkerSettings, files: int) -> WorkerSettings:
     return replace(
         settings,
         segment=replace(segment, connections_max=max(int(segment.connections_max * part), 1)),
-        gateway=replace(gateway, sessions_max=max(int(gateway.sessions_max * part), 1)),
+        programs=replace(programs, sessions_max=max(int(programs.sessions_max * part), 1)),
         http=replace(http, connections_max=max(int(http.connections_max * part), 1)),
     )
 
@@ -128,7 +128,7 @@ def _run_in_loop(settings: WorkerSettings, place: Place) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if place.bucket is None:
-            for name, count in settings.gateway.partitions.items():
+            for name, count in settings.programs.partitions.items():
                 log.warning("source %r has one partition, not %d: a worker without --store has one shard", name, count)
             runner.run(_run(settings))
         elif place.wants is None:
@@ -147,7 +147,7 @@ async def _run_host(settings: WorkerSettings, options: BucketOptions, wants: int
 
     def ready(ports: dict[str, int]) -> None:
         _print(
-            f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
+            f"penstock worker is ready: sources on {settings.programs.host}:{ports['connector']}, "
             f"http on {settings.http_host}:{ports['http']}{_controller(settings, ports)}, "
             f"a host of the cluster {options.url}",
             settings.log_format,
@@ -214,7 +214,7 @@ def _controller(settings: WorkerSettings, ports: Mapping[str, int]) -> str:
 def _print_ready(worker: "Worker", settings: WorkerSettings, ports: dict[str, int]) -> None:
     store = worker.status().store
     _print(
-        f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
+        f"penstock worker is ready: sources on {settings.programs.host}:{ports['connector']}, "
         f"segments on {settings.segment.host}:{ports['segment']}, "
         f"http on {settings.http_host}:{ports['http']}{_controller(settings, ports)}",
         settings.log_format,

@@ -18,7 +18,7 @@ from penstock.ingest.gate import Gate, GuardedStreams
 from penstock.ingest.in_flight import InFlightBudget
 from penstock.ingest.known_streams import Standing
 from penstock.ingest.owners import LocalRegistry, StreamKey, StreamRegistry
-from penstock.ingest.settings import GatewaySettings, SourceSettings
+from penstock.ingest.settings import ProgramServerSettings, SourceSettings
 from penstock.ingest.source_log import SourceLog, TotalQuota
 from penstock.ingest.time_marks import ClockMarks, IdleMarks
 from penstock.ingest.worker_sources import DeadLetters, SystemStreams
@@ -64,7 +64,7 @@ class SourceCatalog:
         self,
         store: SegmentStore,
         durability: Durability,
-        settings: GatewaySettings,
+        settings: ProgramServerSettings,
         supervisor: Supervisor | None = None,
     ) -> None:
         self.store = store

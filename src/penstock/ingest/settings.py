@@ -84,7 +84,7 @@ class SourceSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySettings:
+class ProgramServerSettings:
     host: str = "127.0.0.1"
     port: int = PORT
     ssl: SSLContext | None = None

@@ -33,8 +33,8 @@ from penstock.delivery.outbox.rows import Row, encode_rows
 from penstock.delivery.outbox.sink import OutboxSinks
 from penstock.delivery.sinks import AnySink, Sinks
 from penstock.ingest.catalog import SourceCatalog
-from penstock.ingest.sessions.gateway import Gateway
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.sessions.program_server import ProgramServer
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.api.deployment import (
     BreakerSpec,
     ConnectorSpec,
@@ -271,9 +271,9 @@ class Frame:
         self._committer = Committer(self._journal, _STORE.idle_proof_seconds)
         self._committer.start()
         self._durability = Durability(self._journal, loop, lambda: None)
-        self.sources = SourceCatalog(self.store, self._durability, GatewaySettings(port=0))
-        self.gateway = Gateway(self.sources)
-        await self.gateway.start()
+        self.sources = SourceCatalog(self.store, self._durability, ProgramServerSettings(port=0))
+        self.programs = ProgramServer(self.sources)
+        await self.programs.start()
         self.breakers = Breakers()
         self.signals = Signals(self.breakers, loop.time, self.sources.knows)
         self.sources.guard(self.signals)
@@ -338,7 +338,7 @@ class Frame:
         await self.instance.leave()
         await self.signals.detach(_OTHER)
         self._sinks.stop()
-        await self.gateway.stop()
+        await self.programs.stop()
         self._committer.stop()
         self._journal.close()
 

@@ -18,7 +18,7 @@ from penstock.client.segments import SegmentClient
 from penstock.core.durations import Duration, parse_duration_us
 from penstock.core.errors import NoSuchSegment, RequestError, Unavailable
 from penstock.core.sizes import MIB
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.api.dead_letters import DeadLetter
 from penstock.protocol.stored import parse_event
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS, ERR, LATE, dead_letter_of
@@ -290,7 +290,7 @@ def _running(found: PipelineUnderTest, disorder_us: int) -> Iterator[_Run]:
             http_port=0,
             store=_STORE,
             segment=ServerSettings(port=0),
-            gateway=GatewaySettings(port=0, cookie=token_bytes(16)),  # no program connects
+            programs=ProgramServerSettings(port=0, cookie=token_bytes(16)),  # no program connects
         )
         worker = RunningWorker(settings, MemoryFiles())
         worker.start()

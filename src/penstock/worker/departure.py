@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError
-from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.sessions.migration import ShardEvent, ShardMove, ShardStep
+from penstock.ingest.sessions.program_server import ProgramServer
 from penstock.protocol.api.cluster import Move
 from penstock.worker.bucket_shard import BucketShard
 from penstock.worker.directory import CONNECTOR
@@ -21,10 +21,10 @@ _LOOK_SECONDS = 0.02
 class Departure:
     """The shard's move away from this worker: the effects of a ShardMove."""
 
-    def __init__(self, shard: BucketShard, gateway: Gateway) -> None:
+    def __init__(self, shard: BucketShard, programs: ProgramServer) -> None:
         self.move = ShardMove()
         self._shard = shard
-        self._gateway = gateway
+        self._programs = programs
         self._to = Address("", 0)
         self._failure = ""
 
@@ -61,9 +61,9 @@ class Departure:
         """Everything else has stopped."""
         self.move.on(ShardEvent.STOPPED)
         assert self.move.seconds_max is not None
-        await self._gateway.send_away(self._to, self.move.seconds_max)
+        await self._programs.send_away(self._to, self.move.seconds_max)
         self._on(ShardEvent.ENDED)
-        await self._gateway.seal()
+        await self._programs.seal()
 
     def release(self) -> None:
         """The journal is closed."""
@@ -82,7 +82,7 @@ class Departure:
         while not self.move.is_over:
             if self.move.step is not step:
                 step, began = self.move.step, loop.time()
-            if step is ShardStep.TAKEN and not len(self._gateway.sessions):
+            if step is ShardStep.TAKEN and not len(self._programs.sessions):
                 self._on(ShardEvent.LEFT)
             elif self.move.seconds_max is not None and loop.time() - began > self.move.seconds_max:
                 self._on(ShardEvent.TIMEOUT)
@@ -91,11 +91,11 @@ class Departure:
     def end(self) -> None:
         """The worker stops, or owns the shard again: close what is open. Programs know both addresses."""
         self._on(ShardEvent.TAKEN_BACK)
-        for session in self._gateway.sessions:
+        for session in self._programs.sessions:
             session.close()
 
     def status(self) -> Move:
-        move, sessions = self.move, len(self._gateway.sessions)
+        move, sessions = self.move, len(self._programs.sessions)
         return Move(
             shard=self._shard.number,
             to=move.target,
@@ -108,4 +108,4 @@ class Departure:
     def _on(self, event: ShardEvent) -> None:
         told = self.move.on(event)
         if told is not None:
-            self._gateway.tell(told)
+            self._programs.tell(told)

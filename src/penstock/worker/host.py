@@ -138,7 +138,7 @@ class Host:
         self.membership = Membership(self.bucket, record)
         self._cluster = Cluster(self.bucket, self.worker)
         self._directory = Directory(self.bucket, is_tls=self.settings.http_ssl is not None)
-        self._directory.declared = self.settings.gateway.partitions
+        self._directory.declared = self.settings.programs.partitions
         self._shared_access = ClusterAccess(self.bucket, self.settings.data)
         secret = await asyncio.to_thread(patiently, self._first_requests, on_waiting, self._stop_waiting)
         if secret is not None and not self._stopping.is_set():
@@ -191,7 +191,7 @@ class Host:
         await self._supervisor.stop()
 
     async def _listen(self, listeners: Listeners) -> asyncio.Server:
-        settings = self.settings.gateway
+        settings = self.settings.programs
         self._connectors = RedirectPort(settings, self.settings.redirect, self._route, access=self._access)
         factory = with_tls(self._connectors.connection, settings.ssl, settings.handshake_seconds)
         loop = asyncio.get_running_loop()
@@ -225,7 +225,7 @@ class Host:
         return server
 
     async def _route(self, source: str) -> Route:
-        return await route(self._directory, source, is_placed=self.settings.gateway.auto_create)
+        return await route(self._directory, source, is_placed=self.settings.programs.auto_create)
 
     # Its part in the cluster.
 

@@ -29,7 +29,7 @@ class Listeners:
         self._settings = settings
         self._sockets: dict[str, socket.socket] = {}
         self.ports: dict[str, int] = {}
-        wanted = {CONNECTOR: settings.gateway.port, SEGMENT: settings.segment.port, HTTP: settings.http_port}
+        wanted = {CONNECTOR: settings.programs.port, SEGMENT: settings.segment.port, HTTP: settings.http_port}
         try:
             for name, port in wanted.items():
                 self._bind(name, port)
@@ -41,7 +41,7 @@ class Listeners:
 
     def _host(self, name: str) -> str:
         settings = self._settings
-        return {CONNECTOR: settings.gateway.host, SEGMENT: settings.segment.host, HTTP: settings.http_host}[name]
+        return {CONNECTOR: settings.programs.host, SEGMENT: settings.segment.host, HTTP: settings.http_host}[name]
 
     def _bind(self, name: str, port: int) -> None:
         host = self._host(name)

@@ -47,13 +47,13 @@ class Standby:
         self._member = member
         self._seen = OwnerSeen("", {}, 0.0, 0.0)
         self._file = PortsFile(settings.data, "standby")
-        self._port = RedirectPort(settings.gateway, settings.redirect, self._owner_of, access=settings.access)
+        self._port = RedirectPort(settings.programs, settings.redirect, self._owner_of, access=settings.access)
         self._listener: asyncio.Server | None = None
         self._supervisor = Supervisor()
         self._http: HttpServer | None = None
 
     async def _owner_of(self, source: str) -> Route:
-        found = await route(self._member.directory, source, is_placed=self._settings.gateway.auto_create)
+        found = await route(self._member.directory, source, is_placed=self._settings.programs.auto_create)
         return self._own_owner() if found is HERE else found
 
     def _own_owner(self) -> Address | None:
@@ -81,7 +81,7 @@ class Standby:
         if self._own_owner() is None:
             self._hold()
         elif self._listener is None:
-            settings = self._settings.gateway
+            settings = self._settings.programs
             factory = with_tls(self._port.connection, settings.ssl, settings.handshake_seconds)
             listener = self._listeners.take(CONNECTOR)
             loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class Member:
         member = self._member = BucketMember(
             self._options, self._settings.data, listeners.addresses(), is_tls=is_tls, on_secret=self._know_secret
         )
-        member.directory.declared = self._settings.gateway.partitions
+        member.directory.declared = self._settings.programs.partitions
         linked = (
             None if self._link is None else asyncio.create_task(self._link.run(self._report, self._leave, self.stop))
         )

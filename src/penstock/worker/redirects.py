@@ -23,7 +23,7 @@ from penstock.core.logs import one_line
 from penstock.core.tls_handshakes import close_once, feed
 from penstock.ingest.sessions.migration import LEAVE_SECONDS_MAX
 from penstock.ingest.sessions.program_access import ProgramAccess
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.connector import (
     Decoder,
     Frame,
@@ -82,7 +82,7 @@ OwnerOf = Callable[[str], Awaitable[Route]]
 """Of the source of this name."""
 
 Serve = Callable[[], asyncio.BaseProtocol]
-"""A new connection of the gateway, for a source that belongs here."""
+"""A new connection of the program server, for a source that belongs here."""
 
 
 class Redirects:
@@ -113,7 +113,7 @@ class RedirectPort:
 
     def __init__(
         self,
-        settings: GatewaySettings,
+        settings: ProgramServerSettings,
         redirect: Redirect,
         owner_of: OwnerOf,
         serve: Serve | None = None,

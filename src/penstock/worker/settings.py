@@ -9,7 +9,7 @@ from penstock.access.file import AccessControl, Open
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.logs import LogFormat
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.pravega.settings import ControllerSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
@@ -60,7 +60,7 @@ class WorkerSettings:
     """The file of the servers' certificate: clients on the same machine trust it."""
     store: StoreSettings = field(default_factory=StoreSettings)
     segment: ServerSettings = field(default_factory=ServerSettings)
-    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    programs: ProgramServerSettings = field(default_factory=ProgramServerSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     controller: ControllerSettings | None = None
     """None: there is no controller for Pravega's clients."""

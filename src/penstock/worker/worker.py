@@ -35,7 +35,7 @@ from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
 from penstock.ingest.partitions import OtherPartition, PartitionedSources
-from penstock.ingest.sessions.gateway import Gateway
+from penstock.ingest.sessions.program_server import ProgramServer
 from penstock.protocol.api.backup import FixedPosition
 from penstock.protocol.api.cluster import ClusterStatus, Drain
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
@@ -196,13 +196,13 @@ class Worker:
         self._durability = durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
         shared = (self._own_access, self.supervisor, self.refusals)
         self._server = SegmentServer(self._store, durability, self.settings.segment, *shared)
-        gateway = replace(self.settings.gateway, stamps_arrivals=self._directory is not None)
-        self._sources = SourceCatalog(self._store, durability, gateway, self.supervisor)
+        programs = replace(self.settings.programs, stamps_arrivals=self._directory is not None)
+        self._sources = SourceCatalog(self._store, durability, programs, self.supervisor)
         if self.directory is not None:
             self._server.redirect(self.directory.segment_elsewhere, self.directory.claim_segment)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
-        self._gateway = Gateway(self._sources, self.settings.access, self.refusals)
-        self._source_view = self._gateway.view
+        self._programs = ProgramServer(self._sources, self.settings.access, self.refusals)
+        self._source_view = self._programs.view
         await self._start_coordinator(durability)
         self._register_metrics()
         self._rates = Rates(self._counts, time.monotonic)
@@ -214,7 +214,7 @@ class Worker:
         own = {name: None if self._listeners is None else self._listeners.take(name) for name in _PORTS}
         self.ports = {SEGMENT: await self._server.start(own[SEGMENT])}
         self.ports |= {
-            CONNECTOR: await self._gateway.start(own[CONNECTOR], self._front),
+            CONNECTOR: await self._programs.start(own[CONNECTOR], self._front),
             HTTP: await server.start(own[HTTP]),
         }
         await self._start_controller(durability)
@@ -239,7 +239,7 @@ class Worker:
         if self._controller is not None:
             await self._controller.stop()
         if not self._is_leaving:
-            await self._gateway.stop()
+            await self._programs.stop()
         await self._server.stop()
         await server.stop()
         if self._trace_exporter is not None:
@@ -282,13 +282,13 @@ class Worker:
         if shard is None:
             return None
         loop = asyncio.get_running_loop()
-        shard.on_late = lambda: loop.call_soon_threadsafe(self._gateway.end_sessions)
+        shard.on_late = lambda: loop.call_soon_threadsafe(self._programs.end_sessions)
         shard.serve(self._addresses())
         self.supervisor.run("sources of a late lease", lambda: self._send_sources_away(shard))
         return self.supervisor.run("files beside the journal", lambda: self._keep_files(shard))
 
     def _addresses(self) -> dict[str, str]:
-        hosts = {SEGMENT: self.settings.segment.host, CONNECTOR: self.settings.gateway.host}
+        hosts = {SEGMENT: self.settings.segment.host, CONNECTOR: self.settings.programs.host}
         hosts |= {HTTP: self.settings.http_host, CONTROLLER: self.settings.segment.host}
         own = {name: str(Address(reachable(hosts[name]), port)) for name, port in self.ports.items()}
         if self._listeners is None:
@@ -310,7 +310,7 @@ class Worker:
         if self.directory is None or self._listeners is None:
             return serve
         settings = self.settings
-        return RedirectPort(settings.gateway, settings.redirect, self._route, serve, settings.access).connection
+        return RedirectPort(settings.programs, settings.redirect, self._route, serve, settings.access).connection
 
     async def _route(self, source: str) -> Route:
         """What is stored here belongs here; and whoever names something that is not a source is refused here."""
@@ -319,7 +319,7 @@ class Worker:
             return HERE
         found: Route = HERE
         if self._sources.get(source) is None:
-            found = await route(self.directory, source, is_placed=self.settings.gateway.auto_create)
+            found = await route(self.directory, source, is_placed=self.settings.programs.auto_create)
         if found is HERE:
             with suppress(RequestError):  # whoever names something else is refused by the session
                 await self._serve_partition(source)
@@ -362,7 +362,7 @@ class Worker:
             raise RequestError(f"worker {request.worker!r} does not own the shard", "See penstock cluster status.")
         if self.departure is not None and not self.departure.move.is_over:
             raise RequestError(f"the shard is already moving to {self.departure.move.target}")
-        departure = self.departure = Departure(shard, self._gateway)  # before anybody else can ask
+        departure = self.departure = Departure(shard, self._programs)  # before anybody else can ask
         try:
             candidates = await asyncio.to_thread(shard.member.cluster.candidates, request.to)
         except BaseException:
@@ -383,7 +383,7 @@ class Worker:
         while True:
             await asyncio.sleep(LEASE_TIMING.expired if shard.may_act() else _LATE_SESSION_SECONDS)
             if not shard.may_act():
-                self._gateway.end_sessions()
+                self._programs.end_sessions()
 
     async def _stop_coordinator(self) -> None:
         """Connectors stop reading, then pending output is sent, then their connections are closed."""
@@ -418,7 +418,7 @@ class Worker:
                 view.open_streams,
                 view.has_finished,
                 view.times,
-                self._gateway.sessions.store_gathered,
+                self._programs.sessions.store_gathered,
             )
             wire = None if self._directory is None else HttpShardWire(self._directory)
             coordinator = Coordinator(
@@ -470,7 +470,7 @@ class Worker:
     def _start_delivery(self, coordinator: Coordinator, durability: Durability) -> None:
         """If the application cannot be read, the rest of the worker still runs; the application's own sinks wait."""
         try:
-            parts = (self._store, durability, self._gateway, self._own_segments, self.permissions)
+            parts = (self._store, durability, self._programs, self._own_segments, self.permissions)
             keep = (lambda *_: None) if self._shard is None else self._shard.put
             self._runtime = Runtime(self.settings.data, *parts, keep)
         except Damaged as error:
@@ -685,7 +685,7 @@ class Worker:
         return self._store.segments(prefix, after, limit)
 
     def status(self) -> WorkerStatus:
-        sources, sessions, facts = self._source_view, self._gateway.sessions, self._facts()
+        sources, sessions, facts = self._source_view, self._programs.sessions, self._facts()
         return WorkerStatus(
             version=penstock.__version__,
             id=self.id,
@@ -704,7 +704,7 @@ class Worker:
             source_defaults=sources.defaults(),
             damaged_sources=sources.damaged(),
             sessions=[session.status() for session in sessions],
-            session_totals=self._gateway.session_totals(),
+            session_totals=self._programs.session_totals(),
             session_errors=[*sessions.errors],
             application=facts.application,
             connectors=facts.connectors,
@@ -797,7 +797,7 @@ class Worker:
         self.registry.register(metrics.tasks(self.supervisor.states))
         self.registry.register(metrics.sources(self._source_view.totals))
         self.registry.register(metrics.each_source(self._source_view.status))
-        self.registry.register(metrics.sessions(self._gateway.session_totals))
+        self.registry.register(metrics.sessions(self._programs.session_totals))
         self.registry.register(metrics.segment_server(self._server.status))
         self.registry.register(metrics.pipelines(self._pipelines))
         self.registry.register(metrics.watermark_blockers(self._pipelines))

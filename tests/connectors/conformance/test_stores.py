@@ -145,7 +145,7 @@ class TestCallback(StoreConformance):
 
 
 class TestConnectorProtocol(StoreConformance):
-    """Its port `out` is the sessions of the gateway, which are tested in tests/ingest."""
+    """Its port `out` is the sessions of the program server, which are tested in tests/ingest."""
 
     connector = ConnectorProtocol
     is_dialled = True

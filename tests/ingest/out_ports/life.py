@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 from penstock.connectors.registry import make_chains
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.out_ports.host import SourceHost
-from penstock.ingest.sessions.gateway import Gateway
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.sessions.program_server import ProgramServer
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.protocol.stored.event import StoredEvent
 from penstock.store.file_journal import Committer, FileJournal
@@ -24,7 +24,7 @@ J = TypeVar("J", bound=FileJournal)
 
 
 class Life(Generic[J]):
-    """One run of a worker. Its gateway does not listen, since no program connects."""
+    """One run of a worker. Its program server does not listen, since no program connects."""
 
     def __init__(self, folder: Path, journal: type[J]) -> None:
         self.journal = journal(RealFiles(folder), SMALL)
@@ -32,8 +32,8 @@ class Life(Generic[J]):
         self.committer = Committer(self.journal, SMALL.idle_proof_seconds)
         self.committer.start()
         durability = Durability(self.journal, asyncio.get_running_loop(), lambda: None)
-        self.sources = SourceCatalog(self.store, durability, GatewaySettings(port=0))
-        self.gateway = Gateway(self.sources)
+        self.sources = SourceCatalog(self.store, durability, ProgramServerSettings(port=0))
+        self.programs = ProgramServer(self.sources)
         self.gate = ScriptedGate()
         self.sources.guard(self.gate)
         self._hosts: list[SourceHost] = []

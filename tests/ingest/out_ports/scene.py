@@ -1,4 +1,4 @@
-"""A gateway, connectors driven by the test, and what they have stored."""
+"""A program server, connectors driven by the test, and what they have stored."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ from penstock.protocol.stored.event import StoredEvent, parse_event
 from penstock.protocol.stored.head import Mark
 from penstock.store.file_journal import FileJournal
 from penstock.store.store import SegmentStore
-from tests.ingest.conftest import RunningGateway, Serve
+from tests.ingest.conftest import RunningServer, Serve
 from tests.support.heads import Head, decode_head
 from tests.support.waiting import eventually
 
@@ -97,8 +97,8 @@ class Scene:
         self.hosts: list[SourceHost] = []
         self.gate = ScriptedGate()
 
-    async def open(self, **settings: object) -> RunningGateway:
-        """Start a gateway on what is on disk."""
+    async def open(self, **settings: object) -> RunningServer:
+        """Start a program server on what is on disk."""
         await self.leave()
         self.gate = ScriptedGate()
         self.running = await self._serve(gate=self.gate, **settings)
@@ -109,8 +109,8 @@ class Scene:
         for host in hosts:
             await host.stop()
 
-    async def crash(self) -> RunningGateway:
-        """The next gateway finds what is durable now."""
+    async def crash(self) -> RunningServer:
+        """The next program server finds what is durable now."""
         self.running.sources.store.journal.check()
         await self.running.crash()
         await self.leave()

@@ -128,10 +128,10 @@ async def test_ephemeral_streams_are_kept_until_every_pipeline_has_completed_the
     await life.host(segments=1)
     await asyncio.sleep(0.1)
     assert "completed" not in life.gate.of(stream.ref)
-    assert life.gateway.view.stream_names("source", [stream.ref.stream_id]) == ["peer"]
+    assert life.programs.view.stream_names("source", [stream.ref.stream_id]) == ["peer"]
     life.sources.completion("source").advance(life.ends())
     await eventually(lambda: life.gate.of(stream.ref)[-1:] == ["completed"])
-    assert life.gateway.view.stream_names("source", [stream.ref.stream_id]) == [""]
+    assert life.programs.view.stream_names("source", [stream.ref.stream_id]) == [""]
     await life.end()
 
 

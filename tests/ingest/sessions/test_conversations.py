@@ -17,7 +17,7 @@ from penstock.protocol.connector import (
     Restart,
     announce_window,
 )
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.support.waiting import eventually
 
 
@@ -32,7 +32,7 @@ async def acked(peer: Peer, stream_id: int, last_id: int) -> int:
             return granted
 
 
-async def test_the_happy_path_byte_for_byte(running: RunningGateway, connect: Connect) -> None:
+async def test_the_happy_path_byte_for_byte(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running, hello=False)
     peer.send(bytes.fromhex("0000001a 00 0005 302e302e31 0000 0004 70726f67 0008 696e7374616e6365".replace(" ", "")))
     raw = await peer.reader.readexactly(9)
@@ -47,7 +47,7 @@ async def test_the_happy_path_byte_for_byte(running: RunningGateway, connect: Co
     assert b"key_0" in running.stored("instance")
 
 
-async def test_credits_are_the_window_in_frames_of_at_least_4_kib(running: RunningGateway, connect: Connect) -> None:
+async def test_credits_are_the_window_in_frames_of_at_least_4_kib(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", announce_window("test"), "source"))
     assert await peer.frame() == Ok(8 * 2**20 // 4096)
@@ -70,7 +70,7 @@ async def test_a_source_resumes_after_its_last_stored_message(serve: Serve, conn
     assert await after_restart.open(7) == 30
 
 
-async def test_message_id_zero_is_a_message(running: RunningGateway, connect: Connect) -> None:
+async def test_message_id_zero_is_a_message(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running)
     assert await peer.open(7) == NOTHING_YET
     peer.send(Message(7, 0, 0, b"", b"the first"))
@@ -80,7 +80,7 @@ async def test_message_id_zero_is_a_message(running: RunningGateway, connect: Co
 
 
 async def test_a_stream_in_use_elsewhere_is_refused_and_free_when_that_session_ends(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     holder, other = await connect(running), await connect(running)
     await holder.open(7)
@@ -92,7 +92,7 @@ async def test_a_stream_in_use_elsewhere_is_refused_and_free_when_that_session_e
     assert await other.open(7) == NOTHING_YET
 
 
-async def test_the_same_stream_of_another_source_is_another_stream(running: RunningGateway, connect: Connect) -> None:
+async def test_the_same_stream_of_another_source_is_another_stream(running: RunningServer, connect: Connect) -> None:
     first, second = await connect(running, "first"), await connect(running, "second")
     await first.open(7)
     first.send(Message(7, 1, 0, b"", b"x"))
@@ -101,7 +101,7 @@ async def test_the_same_stream_of_another_source_is_another_stream(running: Runn
 
 
 async def test_eos_is_acknowledged_with_the_last_id_and_the_stream_may_be_opened_again(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer = await connect(running)
     await peer.open(7)
@@ -113,7 +113,7 @@ async def test_eos_is_acknowledged_with_the_last_id_and_the_stream_may_be_opened
     await acked(peer, 7, 5)
 
 
-async def test_an_empty_stream_may_end(running: RunningGateway, connect: Connect) -> None:
+async def test_an_empty_stream_may_end(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(7)
     peer.send(EndOfStream(7))
@@ -138,7 +138,7 @@ async def test_an_empty_stream_may_end(running: RunningGateway, connect: Connect
     ],
 )
 async def test_a_protocol_error_ends_the_session_with_its_reason(
-    running: RunningGateway, connect: Connect, sent: list[Hello | bytes], said: str
+    running: RunningServer, connect: Connect, sent: list[Hello | bytes], said: str
 ) -> None:
     good = await connect(running, "good")
     await good.open(1)
@@ -225,16 +225,16 @@ async def test_too_many_streams_or_sessions_are_refused(serve: Serve, connect: C
     assert "streams_per_session_max" in frames[-1].text
 
 
-async def test_an_error_of_the_source_is_shown_in_the_status(running: RunningGateway, connect: Connect) -> None:
+async def test_an_error_of_the_source_is_shown_in_the_status(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running)
     peer.send(Error("my disk is gone"))
     assert await peer.frames_until_closed() == []
-    assert running.gateway.sessions.errors[0].error == "my disk is gone"
+    assert running.programs.sessions.errors[0].error == "my disk is gone"
 
 
-async def test_restart_names_another_worker(running: RunningGateway, connect: Connect) -> None:
+async def test_restart_names_another_worker(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running)
-    running.gateway.restart("127.0.0.1:7777")
+    running.programs.restart("127.0.0.1:7777")
     assert await peer.frames_until_closed() == [Restart("127.0.0.1:7777")]
 
 

@@ -25,7 +25,7 @@ from penstock.protocol.connector import (
     Ok,
 )
 from penstock.store.file_journal import FileJournal
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.support.waiting import SECONDS_MAX, eventually
 
 DURABLE = SourceSettings(segments=1, ack=AckMode.DURABLE)
@@ -50,7 +50,7 @@ async def answers(peer: Peer, kind: type[Any]) -> Any:
     return frame
 
 
-async def waits(running: RunningGateway) -> None:
+async def waits(running: RunningServer) -> None:
     await eventually(lambda: [one.status().state for one in running.sessions] == ["Waiting for room"])
 
 
@@ -116,11 +116,11 @@ async def test_a_move_of_the_shard_does_not_wait_for_room(
     peer = await connect(running, hello=False)
     peer.send(Hello(MIGRATING_VERSION, b"", "program", "source"), Notify(7, "a"))
     await waits(running)
-    moving = asyncio.create_task(running.gateway.send_away(Address("127.0.0.1", 1), 1e6))
+    moving = asyncio.create_task(running.programs.send_away(Address("127.0.0.1", 1), 1e6))
     assert await answers(peer, NotifyAck) == NotifyAck(False, 7, 0)
     await asyncio.wait_for(moving, SECONDS_MAX)
     full(False)
-    await running.gateway.seal()
+    await running.programs.seal()
     assert running.events() == []
 
 

@@ -19,7 +19,7 @@ from tests.ingest.completion_scene import (
     release,
     until_stored,
 )
-from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.conftest import Connect, RunningServer, Serve
 from tests.support.waiting import eventually
 
 ONE_SEGMENT = SourceSettings(segments=1)
@@ -32,7 +32,7 @@ def for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_GATHER_SECONDS", 1000.0)
 
 
-async def trickle(running: RunningGateway, source: Listener, numbers: range) -> Connection:
+async def trickle(running: RunningServer, source: Listener, numbers: range) -> Connection:
     """One by one, each after the one before has arrived."""
     (arriving,) = running.connections
     for number in numbers:
@@ -62,7 +62,7 @@ async def test_what_was_gathered_is_stored_before_an_epoch_is_decided(serve: Ser
     source = await blocked_source(running, connect, 1)
     source.send([(1, 0)])
     await until_stored(running, 1)
-    sessions = running.gateway.sessions
+    sessions = running.programs.sessions
     assert not sessions.store_gathered(), "nothing has come since"
     await trickle(running, source, range(1, 5))
     assert sessions.store_gathered()

@@ -19,7 +19,7 @@ from penstock.protocol.connector import (
     encode,
 )
 from tests.ingest.completion_scene import Listener, completion, ends, message, quiet, until_stored
-from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.conftest import Connect, RunningServer, Serve
 from tests.support.worker_process import WorkerProcess
 
 
@@ -28,7 +28,7 @@ def half_close(source: Listener) -> None:
 
 
 async def test_a_half_closed_source_gets_its_acks_and_then_the_connection_closes(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     for number in range(1, 20):
         source = Listener(await connect(running))
@@ -37,10 +37,10 @@ async def test_a_half_closed_source_gets_its_acks_and_then_the_connection_closes
         half_close(source)
         await source.until(lambda source=source: source.is_closed)  # type: ignore[misc]
         assert source.acked == {1: number, 2: number}
-    assert len(running.gateway.sessions) == 0
+    assert len(running.programs.sessions) == 0
 
 
-async def test_a_half_closed_source_gets_the_acks_of_ended_streams(running: RunningGateway, connect: Connect) -> None:
+async def test_a_half_closed_source_gets_the_acks_of_ended_streams(running: RunningServer, connect: Connect) -> None:
     source = Listener(await connect(running))
     await source.open(1, 2)
     source.send([(1, 5)])
@@ -74,7 +74,7 @@ async def test_the_streams_of_a_half_closed_source_are_free_at_once(serve: Serve
 
 
 async def test_a_half_closed_session_waits_for_the_release_of_its_own_messages_and_no_others(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     completion(running).hold({})
     source, other = Listener(await connect(running)), Listener(await connect(running))
@@ -90,14 +90,14 @@ async def test_a_half_closed_session_waits_for_the_release_of_its_own_messages_a
         await asyncio.sleep(0.002)
     assert source.acked == {}
     assert not source.is_closed
-    assert "Half-closed" in [s.status().state for s in running.gateway.sessions]
+    assert "Half-closed" in [s.status().state for s in running.programs.sessions]
     completion(running).advance(own)
     await source.until(lambda: source.is_closed)
     assert source.acked == {1: 5, 2: 6}
 
 
 async def test_a_half_closed_source_is_acknowledged_when_the_hold_is_lifted(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     completion(running).hold({})
     source = Listener(await connect(running))
@@ -111,9 +111,7 @@ async def test_a_half_closed_source_is_acknowledged_when_the_hold_is_lifted(
     assert source.acked == {1: 5}
 
 
-async def test_a_hold_set_before_messages_are_durable_applies_to_them(
-    running: RunningGateway, connect: Connect
-) -> None:
+async def test_a_hold_set_before_messages_are_durable_applies_to_them(running: RunningServer, connect: Connect) -> None:
     for number in range(1, 20):
         source = Listener(await connect(running))
         await source.open(1)
@@ -140,7 +138,7 @@ async def test_a_half_closed_session_is_closed_unacknowledged_after_its_timeout(
     await source.until(lambda: source.is_closed)
     assert asyncio.get_running_loop().time() - began >= 0.2
     assert source.acked == {}
-    await source.until(lambda: len(running.gateway.sessions) == 0)
+    await source.until(lambda: len(running.programs.sessions) == 0)
     assert not completion(running)._waiters
 
 

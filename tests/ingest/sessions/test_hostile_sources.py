@@ -25,7 +25,7 @@ from penstock.protocol.connector import (
     announce_window,
     encode,
 )
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.support import http
 from tests.support.waiting import eventually
 from tests.support.worker_process import WorkerProcess
@@ -40,7 +40,7 @@ def message(stream_id: int, message_id: int, size: int = 1) -> bytes:
 
 
 @asynccontextmanager
-async def a_good_source(running: RunningGateway, connect: Connect) -> AsyncIterator[None]:
+async def a_good_source(running: RunningServer, connect: Connect) -> AsyncIterator[None]:
     """Sends one message at a time, each after the acknowledgement of the last, and checks that none was delayed."""
     peer = await connect(running, "good")
     await peer.open(1)
@@ -69,7 +69,7 @@ async def a_good_source(running: RunningGateway, connect: Connect) -> AsyncItera
 class Raw:
     """A peer that reads only when the test wants it to, with a small receive buffer."""
 
-    def __init__(self, running: RunningGateway | int) -> None:
+    def __init__(self, running: RunningServer | int) -> None:
         port = running if isinstance(running, int) else running.port
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -94,14 +94,14 @@ class Raw:
         self.socket.close()
 
 
-def shrink_send_buffers(running: RunningGateway) -> None:
+def shrink_send_buffers(running: RunningServer) -> None:
     """Let the network buffer little of what is not read."""
     for connection in running.connections:
         connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
-def joined(running: RunningGateway, source: str = "source") -> list[SessionStatus]:
-    sessions = [session.status() for session in running.gateway.sessions]
+def joined(running: RunningServer, source: str = "source") -> list[SessionStatus]:
+    sessions = [session.status() for session in running.programs.sessions]
     return [session for session in sessions if session.source == source]
 
 
@@ -111,7 +111,7 @@ def joined(running: RunningGateway, source: str = "source") -> list[SessionStatu
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("prefix", [b"", HELLO, HELLO + encode(Notify(5, "s"))])
 async def test_garbage_ends_only_its_own_session(
-    running: RunningGateway, connect: Connect, prefix: bytes, seed: int
+    running: RunningServer, connect: Connect, prefix: bytes, seed: int
 ) -> None:
     rng = random.Random(seed)
     async with a_good_source(running, connect):
@@ -124,7 +124,7 @@ async def test_garbage_ends_only_its_own_session(
                 await raw.send(struct.pack(">I", length) + tag + body)
                 await asyncio.sleep(0)
         raw.socket.close()
-        await eventually(lambda: len(running.gateway.sessions) == 1)
+        await eventually(lambda: len(running.programs.sessions) == 1)
     assert sum(running.sources.registry.counts().values()) == 1
 
 
@@ -138,10 +138,10 @@ async def test_a_handshake_trickled_byte_by_byte_times_out(serve: Serve, connect
         (error,) = await peer.frames_until_closed()
         assert isinstance(error, Error)
         assert "no HELLO within 1 s" in error.text
-        assert any("no HELLO" in e.error for e in running.gateway.sessions.errors)
+        assert any("no HELLO" in e.error for e in running.programs.sessions.errors)
 
 
-async def test_frames_may_arrive_one_byte_at_a_time(running: RunningGateway, connect: Connect) -> None:
+async def test_frames_may_arrive_one_byte_at_a_time(running: RunningServer, connect: Connect) -> None:
     async with a_good_source(running, connect):
         peer = await connect(running)
         await peer.open(5)
@@ -153,7 +153,7 @@ async def test_frames_may_arrive_one_byte_at_a_time(running: RunningGateway, con
 
 
 @pytest.mark.parametrize("begun", [message(5, 1, 1000)[:-1], message(5, 1)[:3], message(5, 1, 4 * MIB - 100)[:50]])
-async def test_half_a_frame_does_not_delay_other_acks(running: RunningGateway, connect: Connect, begun: bytes) -> None:
+async def test_half_a_frame_does_not_delay_other_acks(running: RunningServer, connect: Connect, begun: bytes) -> None:
     async with a_good_source(running, connect):
         peer = await connect(running)
         await peer.open(5)
@@ -166,7 +166,7 @@ async def test_half_a_frame_does_not_delay_other_acks(running: RunningGateway, c
         assert await again.open(5) == 0, "half a message is none"
 
 
-async def test_reset_connections_leave_nothing_behind(running: RunningGateway, connect: Connect) -> None:
+async def test_reset_connections_leave_nothing_behind(running: RunningServer, connect: Connect) -> None:
     openings = [b"", HELLO[:7], HELLO, HELLO + encode(Notify(5, "s")), HELLO + encode(Notify(5, "s")) + message(5, 1)]
     async with a_good_source(running, connect):
         for number in range(100):
@@ -174,11 +174,11 @@ async def test_reset_connections_leave_nothing_behind(running: RunningGateway, c
             if number % 3:
                 await asyncio.sleep(0.001)
             raw.abort()
-        await eventually(lambda: len(running.gateway.sessions) == 1)
+        await eventually(lambda: len(running.programs.sessions) == 1)
         assert sum(running.sources.registry.counts().values()) == 1
 
 
-async def test_a_frame_over_the_limit_is_refused_by_its_length_alone(running: RunningGateway, connect: Connect) -> None:
+async def test_a_frame_over_the_limit_is_refused_by_its_length_alone(running: RunningServer, connect: Connect) -> None:
     async with a_good_source(running, connect):
         peer = await connect(running)
         peer.send(struct.pack(">IB", 4 * MIB + 1, 5))
@@ -221,7 +221,7 @@ async def test_frames_larger_than_the_credits_assume_close_the_session_without_a
         assert isinstance(await peer.open(5), int)
 
 
-async def test_ids_that_go_backwards_are_duplicates(running: RunningGateway, connect: Connect) -> None:
+async def test_ids_that_go_backwards_are_duplicates(running: RunningServer, connect: Connect) -> None:
     async with a_good_source(running, connect):
         peer = await connect(running)
         await peer.open(5)
@@ -320,9 +320,9 @@ async def test_a_failed_session_that_does_not_read_frees_its_streams_at_once(ser
     await raw.send(encode(Notify(6, "in use elsewhere")) * 10_000)  # more answers than the network takes
     await raw.send(b"\xff" * 10)
     await eventually(lambda: running.sources.counters.protocol_errors == 1)
-    assert len(running.gateway.sessions) == 2, "it has not fetched its ERROR"
+    assert len(running.programs.sessions) == 2, "it has not fetched its ERROR"
     assert await holder.open(5) == NOTHING_YET
-    await eventually(lambda: len(running.gateway.sessions) == 1)
+    await eventually(lambda: len(running.programs.sessions) == 1)
     raw.socket.close()
 
 

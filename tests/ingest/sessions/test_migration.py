@@ -40,7 +40,7 @@ from penstock.protocol.connector import (
     announce_window,
 )
 from tests.ingest.completion_scene import completion, quiet, until_stored
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.support.waiting import SECONDS_MAX, eventually
 
 # The machines.
@@ -134,8 +134,8 @@ async def frame_of(peer: Peer, kind: type[object]) -> object:
     return frame
 
 
-async def close_journal(running: RunningGateway) -> None:
-    await running.gateway.seal()
+async def close_journal(running: RunningServer) -> None:
+    await running.programs.seal()
     running.committer.stop()
     running.journal.close()
     running.crashed = True  # the next `serve` need not stop it
@@ -149,7 +149,7 @@ async def test_eos_while_migrating_releases_the_stream_which_stays_in_the_waterm
     await peer.open(1)
     peer.send(Message(1, 1, 0, b"", b"a"))
     await until_stored(running, 1)
-    leaving = asyncio.create_task(running.gateway.send_away(SUCCESSOR, SECONDS_MAX))
+    leaving = asyncio.create_task(running.programs.send_away(SUCCESSOR, SECONDS_MAX))
     assert await frame_of(peer, Migrate) == Migrate("successor", 7100)
     await quiet()
     assert not leaving.done()
@@ -163,86 +163,86 @@ async def test_eos_while_migrating_releases_the_stream_which_stays_in_the_waterm
 
 
 async def test_acknowledgements_come_after_the_take_over_and_then_an_empty_one(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer = await greet(await connect(running, hello=False))
     await peer.open(1)
-    leaving = asyncio.create_task(running.gateway.send_away(SUCCESSOR, SECONDS_MAX))
+    leaving = asyncio.create_task(running.programs.send_away(SUCCESSOR, SECONDS_MAX))
     await frame_of(peer, Migrate)
     peer.send(Message(1, 1, 0, b"", b"a"), EndOfStream(1))
     await leaving
     await close_journal(running)
     with pytest.raises(TimeoutError):
         await peer.frame(0.1)
-    running.gateway.tell(SessionEvent.TAKEN)
+    running.programs.tell(SessionEvent.TAKEN)
     assert await peer.frame() == Ack(0, (Acked(1, 1),))
     assert await peer.frame() == Ack(0)
-    assert len(running.gateway.sessions) == 1
+    assert len(running.programs.sessions) == 1
     peer.send(MigrateAck())
     assert await peer.frames_until_closed() == []
-    await eventually(lambda: len(running.gateway.sessions) == 0)
+    await eventually(lambda: len(running.programs.sessions) == 0)
 
 
-async def test_what_waits_for_pipelines_is_not_acknowledged(running: RunningGateway, connect: Connect) -> None:
+async def test_what_waits_for_pipelines_is_not_acknowledged(running: RunningServer, connect: Connect) -> None:
     """Nobody waits for pipelines: the program sends it again, and the next worker drops what it has."""
     completion(running).hold({})
     peer = await greet(await connect(running, hello=False))
     await peer.open(1)
     peer.send(Message(1, 1, 0, b"", b"a"))
     await until_stored(running, 1)
-    leaving = asyncio.create_task(running.gateway.send_away(SUCCESSOR, SECONDS_MAX))
+    leaving = asyncio.create_task(running.programs.send_away(SUCCESSOR, SECONDS_MAX))
     await frame_of(peer, Migrate)
     peer.send(EndOfStream(1))
     await leaving
     await close_journal(running)
-    running.gateway.tell(SessionEvent.TAKEN)
+    running.programs.tell(SessionEvent.TAKEN)
     assert await peer.frame() == Ack(0)
 
 
 async def test_a_program_that_does_not_end_its_streams_is_waited_for_only_so_long(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer = await greet(await connect(running, hello=False))
     await peer.open(1)
-    await running.gateway.send_away(SUCCESSOR, 0.05)
+    await running.programs.send_away(SUCCESSOR, 0.05)
     peer.send(Message(1, 1, 0, b"", b"a"))
     await until_stored(running, 1)
     await close_journal(running)
     peer.send(Message(1, 2, 0, b"", b"too late"))
-    running.gateway.tell(SessionEvent.TAKEN)
+    running.programs.tell(SessionEvent.TAKEN)
     await frame_of(peer, Migrate)
     assert await peer.frame() == Ack(0, (Acked(1, 1),))
     assert await peer.frame() == Ack(0)
 
 
 async def test_a_program_without_migrate_gets_its_acknowledgements_and_restart_after_the_take_over(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer = await greet(await connect(running, hello=False), "0.0.1")
     await peer.open(1)
-    await running.gateway.send_away(SUCCESSOR, SECONDS_MAX)
+    await running.programs.send_away(SUCCESSOR, SECONDS_MAX)
     peer.send(Message(1, 1, 0, b"", b"a"))
     await until_stored(running, 1)
     await close_journal(running)
-    running.gateway.tell(SessionEvent.TAKEN)
+    running.programs.tell(SessionEvent.TAKEN)
     frames = await peer.frames_until_closed()
     assert frames[-2:] == [Ack(0, (Acked(1, 1),)), Restart("successor:7100")]
 
 
 async def test_programs_that_come_too_late_for_a_notice_are_closed_and_reconnect(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     """One has not sent its HELLO when the shard begins to move; another one has only begun its TLS handshake."""
     early = await connect(running, hello=False)
-    await eventually(lambda: len(running.gateway.sessions) == 1)
-    await running.gateway.send_away(SUCCESSOR, SECONDS_MAX)
+    await eventually(lambda: len(running.programs.sessions) == 1)
+    await running.programs.send_away(SUCCESSOR, SECONDS_MAX)
     assert await early.frames_until_closed() == []
-    late = SourceSession(running.sources, running.gateway.sessions, ProgramAccess(Open(), b"", Refusals()), Outlet())
-    assert not running.gateway.sessions.opened(late, "127.0.0.1")
+    late = SourceSession(running.sources, running.programs.sessions, ProgramAccess(Open(), b"", Refusals()), Outlet())
+    assert not running.programs.sessions.opened(late, "127.0.0.1")
 
 
 async def test_a_program_without_migrate_that_ends_its_stream_meanwhile_has_ended_it(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     """It does not know of the move: its EOS_MESSAGE is no answer to it."""
     peer, slow = (
@@ -251,36 +251,36 @@ async def test_a_program_without_migrate_that_ends_its_stream_meanwhile_has_ende
     )
     await peer.open(1)
     await slow.open(2)
-    leaving = asyncio.create_task(running.gateway.send_away(SUCCESSOR, SECONDS_MAX))
-    await eventually(lambda: all(one._move.is_moving for one in running.gateway.sessions))
+    leaving = asyncio.create_task(running.programs.send_away(SUCCESSOR, SECONDS_MAX))
+    await eventually(lambda: all(one._move.is_moving for one in running.programs.sessions))
     peer.send(Message(1, 1, 0, b"", b"a"), EndOfStream(1))
     await eventually(lambda: standing(running, 1) is not Standing.ACTIVE)
     slow.send(EndOfStream(2))
     await leaving
     await close_journal(running)
-    running.gateway.tell(SessionEvent.TAKEN)
+    running.programs.tell(SessionEvent.TAKEN)
     assert (await peer.frames_until_closed())[-2:] == [Ack(0, (Acked(1, 1),)), Restart("successor:7100")]
     assert standing(running, 1) is Standing.ENDED
     assert standing(running, 2) is Standing.ACTIVE
 
 
 async def test_an_end_that_comes_after_the_journal_was_closed_is_not_acknowledged(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer = await greet(await connect(running, hello=False), "0.0.1")
     await peer.open(1)
-    await running.gateway.send_away(SUCCESSOR, SECONDS_MAX)
+    await running.programs.send_away(SUCCESSOR, SECONDS_MAX)
     peer.send(Message(1, 1, 0, b"", b"a"))
     await until_stored(running, 1)
     await close_journal(running)
-    (session,) = running.gateway.sessions
+    (session,) = running.programs.sessions
     session.receive(EndOfStream(1))
-    running.gateway.tell(SessionEvent.TAKEN)
+    running.programs.tell(SessionEvent.TAKEN)
     assert (await peer.frames_until_closed())[-1] == Restart("successor:7100")
     assert not session._withheld
 
 
-def standing(running: RunningGateway, stream: int) -> Standing:
+def standing(running: RunningServer, stream: int) -> Standing:
     return running.sources.log("source").streams[stream].standing
 
 
@@ -303,18 +303,18 @@ class Outlet:
         pass
 
 
-async def test_a_notify_that_crosses_with_migrate_is_refused(running: RunningGateway, connect: Connect) -> None:
+async def test_a_notify_that_crosses_with_migrate_is_refused(running: RunningServer, connect: Connect) -> None:
     peer = await greet(await connect(running, hello=False))
-    await running.gateway.send_away(SUCCESSOR, SECONDS_MAX)
+    await running.programs.send_away(SUCCESSOR, SECONDS_MAX)
     peer.send(Notify(1, "one"))
     assert await frame_of(peer, NotifyAck) == NotifyAck(False, 1, 0)
 
 
 async def test_a_move_that_is_abandoned_closes_connections_without_an_error(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer = await greet(await connect(running, hello=False))
-    await running.gateway.send_away(SUCCESSOR, SECONDS_MAX)
+    await running.programs.send_away(SUCCESSOR, SECONDS_MAX)
     await close_journal(running)
-    running.gateway.tell(SessionEvent.ABANDONED)
+    running.programs.tell(SessionEvent.ABANDONED)
     assert await peer.frames_until_closed() == [Migrate("successor", 7100)]

@@ -1,6 +1,6 @@
 """Each of the addendum's eleven steps, interrupted on either side.
 
-The program is written after the addendum, with a socket and the codec. Workers are gateways on one data directory, one
+The program is written after the addendum, with a socket and the codec. Workers are servers on one data directory, one
 after the other; a worker that is not the owner redirects.
 """
 
@@ -13,7 +13,7 @@ import pytest
 from penstock.core.address import Address
 from penstock.ingest.known_streams import Standing
 from penstock.ingest.sessions.migration import SessionEvent
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.protocol.connector import (
     MIGRATING_VERSION,
     NOTHING_YET,
@@ -61,7 +61,7 @@ class Cluster:
 
     async def close_journal(self) -> None:
         """Steps 4 and the first half of 5."""
-        await self.old.gateway.seal()
+        await self.old.programs.seal()
         self.old.committer.stop()
         self.old.journal.close()
         self.old.crashed = True
@@ -83,7 +83,7 @@ class Cluster:
         async def route(_: str) -> Route:
             return owner
 
-        shared = RedirectPort(GatewaySettings(), Redirect.AUTO, route)
+        shared = RedirectPort(ProgramServerSettings(), Redirect.AUTO, route)
         loop = asyncio.get_running_loop()
         self._redirecting[name] = server = await loop.create_server(
             shared.connection, "127.0.0.1", self.ports[name], reuse_address=True
@@ -221,7 +221,7 @@ class Migration:
 
     async def _migrate_is_sent(self) -> None:
         successor = Address("127.0.0.1", self._cluster.ports["new"])
-        self._leaving = asyncio.create_task(self._cluster.old.gateway.send_away(successor, SECONDS_MAX))
+        self._leaving = asyncio.create_task(self._cluster.old.programs.send_away(successor, SECONDS_MAX))
         assert await self._program.read("old", Migrate) == Migrate(successor.host, successor.port)
 
     async def _streams_are_ended(self) -> None:
@@ -230,7 +230,7 @@ class Migration:
         await self._leaving
 
     async def _streams_are_acknowledged(self) -> None:
-        self._cluster.old.gateway.tell(SessionEvent.TAKEN)
+        self._cluster.old.programs.tell(SessionEvent.TAKEN)
         while await self._program.read("old", Ack) != Ack(0):
             pass
         assert self._program.acked == dict.fromkeys(STREAMS, HALF)
@@ -244,7 +244,7 @@ class Migration:
     async def _old_worker_closes(self) -> None:
         with pytest.raises((EOFError, ConnectionError)):
             await self._program.read("old", Restart)
-        await eventually(lambda: len(self._cluster.old.gateway.sessions) == 0)
+        await eventually(lambda: len(self._cluster.old.programs.sessions) == 0)
 
     async def _program_resumes(self) -> None:
         after = await self._program.notify("new")

@@ -22,7 +22,7 @@ from penstock.protocol.connector import (
     encode,
 )
 from penstock.protocol.connector.credits import WINDOW_BYTES
-from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.ingest.conftest import Connect, RunningServer, Serve
 from tests.support.waiting import eventually
 
 STREAM = 7
@@ -51,7 +51,7 @@ def ethernet() -> socket.socket:
 
 
 class NaiveProgram:
-    """On a non-blocking socket. It runs in the gateway's own loop, so nothing is read while it sends: what does not fit
+    """On a non-blocking socket. It runs in the server's own loop, so nothing is read while it sends: what does not fit
     into the buffers of the socket is lost for certain.
     """
 
@@ -104,7 +104,7 @@ class NaiveProgram:
 
 @pytest.mark.parametrize(("size", "connection"), [(4000, loopback), (1000, ethernet)])
 async def test_what_a_naive_program_sends_is_stored_exactly(
-    running: RunningGateway, size: int, connection: Callable[[], socket.socket]
+    running: RunningServer, size: int, connection: Callable[[], socket.socket]
 ) -> None:
     program = NaiveProgram(running.port, size, connection())
     async with asyncio.timeout(120):
@@ -132,7 +132,7 @@ async def test_with_the_larger_window_of_penstock_clients_a_naive_program_stores
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def credits_of(connect: Connect, running: RunningGateway, program: str, source: str = "source") -> int:
+async def credits_of(connect: Connect, running: RunningServer, program: str, source: str = "source") -> int:
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", program, source))
     answer = await peer.frame()
@@ -141,7 +141,7 @@ async def credits_of(connect: Connect, running: RunningGateway, program: str, so
 
 
 async def test_a_program_starts_with_64_credits_unless_it_announces_a_larger_window(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     assert await credits_of(connect, running, "program") == 64
     assert await credits_of(connect, running, announce_window("program")) == 2048
@@ -163,7 +163,7 @@ async def test_the_window_of_a_source_can_be_configured(serve: Serve, connect: C
 
 
 async def test_a_frame_larger_than_the_window_is_stored_and_leaves_one_credit(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", "program", "source"))

@@ -24,7 +24,7 @@ from penstock.protocol.connector import (
     Restart,
     encode,
 )
-from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
+from tests.ingest.conftest import Connect, Peer, RunningServer, Serve
 from tests.support.waiting import eventually
 
 
@@ -57,13 +57,13 @@ async def open_retrying(peer: Peer, stream_id: int) -> int:
     raise AssertionError("refused for ever")
 
 
-def open_streams(running: RunningGateway) -> int:
+def open_streams(running: RunningServer) -> int:
     return sum(running.sources.registry.counts().values())
 
 
 @pytest.mark.parametrize("messages", [[], [message(7, 5)]])
 async def test_notify_is_refused_while_its_stream_is_closing_and_accepted_afterwards(
-    running: RunningGateway, connect: Connect, messages: list[Message]
+    running: RunningServer, connect: Connect, messages: list[Message]
 ) -> None:
     peer = await connect(running)
     await peer.open(7)
@@ -80,7 +80,7 @@ async def test_notify_is_refused_while_its_stream_is_closing_and_accepted_afterw
 
 
 async def test_notify_for_a_closing_stream_is_refused_on_other_sessions_too(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer, other = await connect(running), await connect(running)
     await peer.open(7)
@@ -94,7 +94,7 @@ async def test_notify_for_a_closing_stream_is_refused_on_other_sessions_too(
 
 
 async def test_a_session_that_ends_with_notifies_unanswered_leaves_nothing_behind(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     for number in range(20):
         peer = await connect(running)
@@ -104,14 +104,14 @@ async def test_a_session_that_ends_with_notifies_unanswered_leaves_nothing_behin
         peer.send(together(*frames))
         await asyncio.sleep(0.0005 * number)
         peer.writer.transport.abort()
-    await eventually(lambda: open_streams(running) == 0 and len(running.gateway.sessions) == 0)
+    await eventually(lambda: open_streams(running) == 0 and len(running.programs.sessions) == 0)
     other = await connect(running)
     for stream_id in range(50):
         assert await other.open(stream_id) == NOTHING_YET
 
 
 async def test_a_session_that_ends_while_streams_are_closing_leaves_nothing_behind(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     for number in range(10):
         peer = await connect(running)
@@ -130,7 +130,7 @@ async def test_a_session_that_ends_while_streams_are_closing_leaves_nothing_behi
 
 
 async def test_a_stream_moves_between_sessions_without_losing_its_position(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     last = NOTHING_YET
     for number in range(0, 100, 10):
@@ -145,7 +145,7 @@ async def test_a_stream_moves_between_sessions_without_losing_its_position(
     assert [event.event_id for event in running.events()] == list(range(100))
 
 
-async def test_many_sessions_of_one_source_send_concurrently(running: RunningGateway, connect: Connect) -> None:
+async def test_many_sessions_of_one_source_send_concurrently(running: RunningServer, connect: Connect) -> None:
     async def send(first: int) -> None:
         peer = await connect(running)
         streams = range(first, first + 5)
@@ -167,7 +167,7 @@ async def test_many_sessions_of_one_source_send_concurrently(running: RunningGat
     for event in running.events():
         ids.setdefault(event.stream_id, []).append(event.event_id)
     assert ids == {stream_id: list(range(1, 21)) for stream_id in range(100)}
-    assert running.gateway.view.totals().messages == 2000
+    assert running.programs.view.totals().messages == 2000
 
 
 async def test_a_run_of_only_duplicates_is_acked_and_returns_its_credits(serve: Serve, connect: Connect) -> None:
@@ -190,7 +190,7 @@ async def test_a_run_of_only_duplicates_is_acked_and_returns_its_credits(serve: 
     assert len(running.events()) == 8
 
 
-async def test_an_ack_is_never_below_the_notify_ack(running: RunningGateway, connect: Connect) -> None:
+async def test_an_ack_is_never_below_the_notify_ack(running: RunningServer, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(7)
     peer.send(together(*(message(7, number) for number in range(50))))
@@ -207,7 +207,7 @@ async def test_an_ack_is_never_below_the_notify_ack(running: RunningGateway, con
 
 @pytest.mark.parametrize("before", [[], [message(8, 3)]])
 async def test_the_reserved_id_nothing_yet_is_an_error_as_a_message_id_and_never_acked(
-    running: RunningGateway, connect: Connect, before: list[Message]
+    running: RunningServer, connect: Connect, before: list[Message]
 ) -> None:
     peer = await connect(running)
     await peer.open(7)
@@ -239,7 +239,7 @@ async def test_stream_ids_and_message_ids_work_at_their_limits(serve: Serve, con
 
 
 async def test_an_active_stream_is_not_opened_again_by_its_own_session(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     peer = await connect(running)
     await peer.open(7)
@@ -278,7 +278,7 @@ async def test_a_running_successor_is_refused_because_it_has_different_data(
     address = f"127.0.0.1:{port}"
     running = await serve(successor=address)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(RequestError, match="send everything again"):
-        await running.gateway.start()
+        await running.programs.start()
     assert f"sources are sent to {address}" in caplog.text
     assert "on the same data directory" in caplog.text
 
@@ -309,7 +309,7 @@ async def until_refused(peer: Peer, stream_id: int) -> None:
 
 
 async def test_a_client_that_retries_notify_on_every_ack_does_not_spin(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     first, second = await connect(running), await connect(running)
     await first.open(7)
@@ -322,7 +322,7 @@ async def test_a_client_that_retries_notify_on_every_ack_does_not_spin(
 
 
 async def test_the_ack_after_a_refusal_is_sent_at_once_when_the_stream_becomes_free(
-    running: RunningGateway, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    running: RunningServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "REFUSALS", RetryPolicy(first_seconds=3600, max_seconds=3600))
     first, second, third = await connect(running), await connect(running), await connect(running)
@@ -364,7 +364,7 @@ async def test_a_source_over_its_quota_is_closed_after_one_more_window(serve: Se
 
 @pytest.mark.slow
 async def test_a_source_that_opens_very_many_streams_at_once_does_not_starve_the_others(
-    running: RunningGateway, connect: Connect
+    running: RunningServer, connect: Connect
 ) -> None:
     good, greedy = await connect(running, "good"), await connect(running, "greedy")
     await good.open(1)

@@ -21,7 +21,7 @@ from penstock.ingest.sessions.acks import AckLag, Run
 from penstock.ingest.sessions.migration import LEAVE_SECONDS_MAX, Effect, SessionEvent, SessionMove
 from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.sessions.streams import SessionStreams
-from penstock.ingest.settings import GatewaySettings
+from penstock.ingest.settings import ProgramServerSettings
 from penstock.ingest.source_log import SourceLog
 from penstock.protocol.api.status import SessionError, SessionStatus
 from penstock.protocol.connector import (
@@ -93,7 +93,7 @@ class Gathering(Protocol):
 class SessionTable:
     """The sessions of a worker: their number, which of them to flush, and the last errors."""
 
-    def __init__(self, settings: GatewaySettings, counters: Counters) -> None:
+    def __init__(self, settings: ProgramServerSettings, counters: Counters) -> None:
         self._joining = ConnectionLimits(settings.joining_max, settings.address_joining_max)
         self._limits = ConnectionLimits(settings.sessions_max, settings.address_max)
         self._counters = counters

@@ -69,7 +69,7 @@ async def _listens(address: Address) -> bool:
     return True
 
 
-class Gateway:
+class ProgramServer:
     """Serves programs for the sources of one store, in one event loop. A message is acknowledged only when it is
     durable and, if acknowledgements wait for pipelines, completed.
     """
