@@ -18,8 +18,8 @@ from bench.latency import FULL, QUICK, RATES, WEB_RATE, Effort, Fsync, LatencyRe
 from bench.latency_flow import STAMP, Paced, Timing, latencies
 from bench.latency_sink import Commits
 from bench.latency_web import listening
-from bench.processes import free_port
 from penstock.client.coordinator import SinkSpec
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
