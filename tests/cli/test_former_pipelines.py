@@ -107,6 +107,14 @@ def test_with_prune_it_is_dropped_and_what_others_have_started_is_not(bench: Ben
     assert bench.names() == ["by-hand", "new", "old"]
 
 
+def test_on_a_terminal_it_says_what_it_waits_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.apply("old", "new")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    said = bench.apply("new", options=("--prune",))
+    assert "waiting until old has stopped …" in said
+    assert "waiting for the delivery of old …" in said
+
+
 def test_one_that_runs_elsewhere_by_now_is_left_alone(bench: Bench) -> None:
     bench.apply("old", "new")
     bench.apply("new")

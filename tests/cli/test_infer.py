@@ -58,6 +58,17 @@ def test_a_csv_header_names_the_fields(worker: RunningWorker, send: object) -> N
     assert "schema: a STRING, b STRING" in run(worker, "infer", "rows", "--columns", "a,b").stdout
 
 
+def test_on_a_terminal_it_says_what_it_does(
+    worker: RunningWorker, send: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send("tills", '{"id": 1}', '{"id": 2}')  # type: ignore[operator]
+    assert run(worker, "infer", "tills").stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = run(worker, "infer", "tills").stderr
+    assert "reading tills …" in shown
+    assert "comparing 2 events …" in shown
+
+
 def test_a_source_whose_events_show_no_fields_is_an_error(worker: RunningWorker, send: object) -> None:
     with pytest.raises(RequestError, match="source 'nobody' not found"):
         run(worker, "infer", "nobody")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.waiting import waiting
 from penstock.client.coordinator.client import ApplicationClient, CoordinatorClient
 from penstock.core.sizes import show_size
 from penstock.protocol.api.pipelines import PipelineStatus
@@ -76,10 +77,11 @@ def _holds(coordinator: CoordinatorClient, name: str) -> str:
 def _is_stopped(coordinator: CoordinatorClient, name: str) -> bool:
     """Wait for it."""
     deadline = time.monotonic() + STOP_SECONDS_MAX
-    while (known := _status(coordinator, name)) is not None and known.state in _RUNNING:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_LOOK_SECONDS)
+    with waiting(f"waiting until {name} has stopped …"):
+        while (known := _status(coordinator, name)) is not None and known.state in _RUNNING:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
     return True
 
 
@@ -90,6 +92,7 @@ def _status(coordinator: CoordinatorClient, name: str) -> PipelineStatus | None:
 def _undelivered(coordinator: CoordinatorClient, name: str, seconds_max: float) -> int:
     """How many epochs its sinks still lack after a while."""
     deadline = time.monotonic() + seconds_max
-    while (left := len(coordinator.epochs(name))) and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
+    with waiting(f"waiting for the delivery of {name} …"):
+        while (left := len(coordinator.epochs(name))) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
     return left

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, segment_client, worker_to_read
+from penstock.cli.waiting import waiting
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.counts import show_count
@@ -57,7 +58,11 @@ def infer_schema(
     and fields that may be the event time.
     """
     address = worker_to_read(worker, data)
-    with CoordinatorClient(address, _RETRY_SECONDS) as coordinator, segment_client(address) as segments:
+    with (
+        waiting(f"reading {source} …"),
+        CoordinatorClient(address, _RETRY_SECONDS) as coordinator,
+        segment_client(address) as segments,
+    ):
         ranges = _ranges(coordinator, source)
         found = [*_samples(coordinator, segments, ranges, samples)]
         names = _header(segments, ranges) if header else columns.split(",") if columns else None
@@ -69,7 +74,8 @@ def infer_schema(
     if chosen is None:
         raise RequestError(f"the events of {source} are not JSON, MessagePack or CSV", "Name the codec with --codec.")
     values = [value for _, value in found if not (header and record_of(value) == names)]
-    result = infer(chosen, values, names)
+    with waiting(f"comparing {show_count(len(values), 'event')} …"):
+        result = infer(chosen, values, names)
     typer.echo(json.dumps(_as_json(result)) if as_json else "\n".join(_lines(source, result)))
 
 
