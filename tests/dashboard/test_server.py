@@ -17,9 +17,13 @@ from urllib.request import urlopen
 
 import pytest
 
+from penstock.client import Message, Source
+from penstock.coordinator.records import Sources
 from penstock.core.errors import Unauthenticated, Unavailable
+from penstock.dashboard.look_pages import offset_at
 from penstock.dashboard.server import SameSite
 from penstock.dashboard.session import Session, Sessions
+from penstock.protocol.api.pipelines import AtTime
 from tests.support.running_worker import RunningWorker
 from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import WorkerProcess
@@ -198,6 +202,35 @@ async def test_a_silent_worker_is_given_up_soon(worker: RunningWorker, monkeypat
             sessions.worker.text = f"127.0.0.1:{silent.getsockname()[1]}"
             with pytest.raises(Unavailable, match=r"has not answered for 0\.25 s"):
                 await session.ask(lambda client: client.status())
+
+
+async def test_a_search_for_a_time_may_take_longer_than_other_questions(
+    worker: RunningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(f"127.0.0.1:{worker.ports['connector']}", source="tills")
+    source.stream("s", lambda _: (Message(n, b"event", 1_000_000 * n) for n in range(1, 4)))
+    await asyncio.to_thread(source.run)
+    is_found = threading.Event()
+    search = Sources._at_time
+
+    async def slow(self: Sources, name: str, timestamp_us: int) -> int:
+        await asyncio.to_thread(is_found.wait, SECONDS_MAX)
+        return await search(self, name, timestamp_us)
+
+    monkeypatch.setattr(Sources, "_at_time", slow)
+    async with logged_in(Sessions(f"127.0.0.1:{worker.ports['http']}")) as session:
+        page = await session.ask(lambda client: client.segments("connector/tills/"))
+        (segment,) = [one for one in page.segments if one["length"]]
+        name = segment["name"]
+        session.close_idle()
+        monkeypatch.setattr("penstock.dashboard.session._ANSWER_SECONDS_MAX", 0.25)
+        searching = asyncio.ensure_future(offset_at(session, name, "2000-01-01"))
+        with pytest.raises(Unavailable, match=r"has not answered for 0\.25 s"):
+            await session.ask(lambda client: client.resolve(["tills"], AtTime(0)))
+        assert not searching.done()
+        is_found.set()
+        assert await searching == segment["length"]
+        assert await offset_at(session, name, "1970-01-01T00:00:01Z") < segment["length"]
 
 
 @asynccontextmanager

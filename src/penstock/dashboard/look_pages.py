@@ -369,12 +369,16 @@ class _Segments:
             return
         name, self._title.text = self._name, self._name
         self._shown.clear()
+        with self._shown:
+            ui.label("Looking for them …").classes("quiet")
         try:
             wanted = await self._start()
             start, events = await self._session.read(lambda client: events_at(client, name, wanted))
         except PenstockError as error:
+            self._shown.clear()
             told(error)
             return
+        self._shown.clear()
         with self._shown:
             if wanted is not None and wanted < start:
                 gone = f"Events before offset {start:,} are not retained any more."
@@ -399,7 +403,7 @@ class _Segments:
         """Where to read: at the offset, or where the event times reach a time; None: from the start."""
         name, time, offset = self._name, self._time.value or "", self._offset.value
         if time:
-            return await self._session.ask(lambda client: _at_time(client, name, time))
+            return await offset_at(self._session, name, time)
         return None if offset is None else int(offset)
 
 
@@ -409,13 +413,18 @@ def _segment_row(one: Any) -> dict[str, Any]:
     return {"name": one["name"], "start": one["start"], "end": one["length"], "size": size, "state": state}
 
 
-def _at_time(client: CoordinatorClient, segment: str, text: str) -> int:
+async def offset_at(session: Session, segment: str, text: str) -> int:
+    """Where the event times reach a time. The worker walks through the heads of all records before it, since times need
+    not follow the order of the records: in a long segment, that takes longer than other questions.
+    """
     try:
         given = datetime.fromisoformat(text.strip())
     except ValueError:
         raise RequestError(f"{text!r} is not a time", "Write it like 2026-01-31T12:00:00Z.") from None
     time = given if given.tzinfo is not None else given.replace(tzinfo=UTC)
-    return client.resolve([source_of(segment)], AtTime(int(time.timestamp() * 1_000_000))).get(segment, 0)
+    starting = AtTime(int(time.timestamp() * 1_000_000))
+    found = await session.change(lambda client: client.resolve([source_of(segment)], starting))
+    return found.get(segment, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Session:
         return await self._answer(ask)
 
     async def change(self, command: Callable[[CoordinatorClient], T]) -> T:
-        """As `ask`, for what may take the worker longer than a question."""
+        """As `ask`, for what may take the worker longer: changes, and long searches."""
 
         def change() -> T:
             with CoordinatorClient(self.worker.text, _RETRY_SECONDS, token=self._token) as client:
@@ -136,9 +136,9 @@ class Session:
         with self._taking:
             self._idle.append((address, client))
         if _now() >= self.ends:
-            self._close_idle()
+            self.close_idle()
 
-    def _close_idle(self) -> None:
+    def close_idle(self) -> None:
         with self._taking:
             for _, client in self._idle:
                 client.close()
@@ -177,7 +177,7 @@ class Session:
     def close(self) -> None:
         """Its pages that are still open get nothing more."""
         self.ends = 0.0
-        self._close_idle()
+        self.close_idle()
 
     def _check(self) -> None:
         if _now() >= self.ends:
