@@ -8,16 +8,17 @@ from tests.cli.test_cluster import A, B, member, place, status
 
 
 def test_hosts_have_their_shards_and_a_drained_one_says_so() -> None:
-    host = replace(member(A), shards=[0, 2], is_drained=True, quiet_seconds=7.5)
-    assert member_row(host) == {
+    host = replace(member(A), is_drained=True, quiet_seconds=7.5)
+    places = [place(0, A, A), place(1, B, B), place(2, A, B)]
+    assert member_row(host, places) == {
         "worker": A,
         "kind": "host",
         "address": "ingest-node-07.example.org:7102",
         "shards": "0, 2 (drained)",
         "quiet": "7.5 s",
     }
-    assert member_row(replace(host, wants=None, host=A))["kind"] == "shard"
-    assert member_row(replace(host, wants=None))["kind"] == "worker"
+    assert member_row(replace(host, wants=None, host=A), places)["kind"] == "shard"
+    assert member_row(replace(host, wants=None), places)["kind"] == "worker"
 
 
 def test_a_shard_is_where_it_is_until_it_has_moved() -> None:

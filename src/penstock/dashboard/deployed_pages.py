@@ -70,7 +70,7 @@ async def cluster(session: Session) -> None:
         with about:
             troubles(found.problems)
             facts(cluster_facts(found))
-        fill(members, [member_row(one) for one in found.workers])
+        fill(members, [member_row(one, found.shards) for one in found.workers])
         fill(shards, [shard_row(one) for one in found.shards])
 
     await live(update)
@@ -84,12 +84,14 @@ def cluster_facts(found: ClusterStatus) -> list[tuple[str, object]]:
     return [*about, ("Last move", f"shard {found.move.shard} to {found.move.to}: {found.move.step}{failure}")]
 
 
-def member_row(one: Member) -> dict[str, Any]:
+def member_row(one: Member, places: Iterable[Place]) -> dict[str, Any]:
+    """A host serves its shards in processes of their own, which are members, too."""
+    shards = [each.shard for each in places if one.worker in (each.owner, each.host)]
     return {
         "worker": one.worker,
         "kind": "host" if one.wants is not None else "shard" if one.host else "worker",
         "address": one.addresses.get("http", ""),
-        "shards": ", ".join(map(str, one.shards)) + (" (drained)" if one.is_drained else ""),
+        "shards": ", ".join(map(str, shards)) + (" (drained)" if one.is_drained else ""),
         "quiet": f"{one.quiet_seconds:.1f} s",
     }
 
