@@ -206,6 +206,18 @@ def test_what_blocks_is_marked_and_named_as_in_the_status(owner: "Page", site: S
     owner.locator("svg.flow text.label:visible", has_text="events/s").first.wait_for()
 
 
+_VALUES = """(name) => [...document.querySelectorAll("[id^=c]")]
+  .map((one) => getElement(Number(one.id.slice(1)))?.chart?.getOption().series ?? [])
+  .flat().filter((one) => one.name === name).flatMap((one) => one.data).map((one) => one[1])"""
+"""Of the charts' series of this name."""
+
+
+def test_charts_have_the_values_of_the_last_hour(owner: "Page", site: Site) -> None:
+    for path, series in (("source?name=tills", "events"), ("", "tills")):
+        owner.goto(f"{site.root}/{path}")
+        owner.wait_for_function(f"() => ({_VALUES})('{series}').some((value) => value > 0)")
+
+
 def test_streams_are_listed_with_their_positions(owner: "Page", site: Site) -> None:
     owner.goto(f"{site.root}/source?name=tills")
     row = owner.get_by_role("row").filter(has=owner.get_by_role("cell", name="s", exact=True))

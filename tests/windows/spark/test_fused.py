@@ -187,6 +187,39 @@ def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(explain, "_session", session)
 
 
+YAML = """
+connector:
+  - {id: tills, type: http-server, config: {port: 8080}, codec: json, schema: 'amount BIGINT'}
+  - {id: archive, type: file, config: {path: results, mode: write}, codec: json}
+pipeline: {id: sums, spark: 'sums.py:sums'}
+binding: {id: b, links: {connector/tills/out: pipeline/sums/tills, pipeline/sums/out: connector/archive/in}}
+"""
+SUMS = """
+from penstock.spark import pipeline
+
+@pipeline(inputs={"tills": "tills"}, outputs=["out"])
+def sums(tills): return tills.selectExpr("amount + 1 AS more")
+"""
+
+
+@pytest.mark.usefixtures("shared_session")
+def test_explain_draws_an_application_with_its_guarantees(tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text(SUMS)
+    (tmp_path / "app.yaml").write_text(YAML)
+    shown = CliRunner().invoke(app, ["explain", str(tmp_path / "app.yaml")])
+    lines = shown.stdout.splitlines()
+    assert lines[:7] == [
+        "tills (http-server, at-least-once)",
+        "└─ sums",
+        "   ├─ out → archive (file, exactly-once, transactional)",
+        "   ├─ err: stored as pipeline:sums/err",
+        "   └─ late: stored as pipeline:sums/late",
+        "",
+        "sums",
+    ]
+    assert lines[-1] == "    decoded by json: amount BIGINT"
+
+
 @pytest.mark.usefixtures("shared_session")
 def test_explain_shows_which_windows_are_fused_and_why_others_are_not(tmp_path: Path) -> None:
     file = tmp_path / "sold.py"
