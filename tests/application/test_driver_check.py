@@ -107,7 +107,7 @@ async def test_a_driver_that_has_seen_it_and_never_answers_lets_nothing_change()
     asked = asked_of(check)
     await seen(check)
     clock.now += ANSWER_SECONDS_MAX + 1
-    with pytest.raises(RequestError, match=r"the driver .* has not answered within 60 s") as caught:
+    with pytest.raises(RequestError, match=r"the driver .* did not confirm within 60 s") as caught:
         await asked
     assert "Apply it again" in caught.value.hint
 

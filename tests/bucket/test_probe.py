@@ -25,10 +25,10 @@ def test_a_suitable_store_passes_and_nothing_is_left_behind(bucket: Bucket) -> N
     ("ignores", "sentence"),
     [
         ("create-only", "the store overwrites an object that was to be created only"),
-        ("compare", "the store replaces an object that has changed meanwhile"),
+        ("compare", "the store replaces an object that has changed in the meantime"),
         ("match", "the store refuses to replace an object that has not changed"),
         ("found", "the store does not find an object that was just written"),
-        ("writes", "the store replaces an object that has changed meanwhile"),
+        ("writes", "the store replaces an object that has changed in the meantime"),
     ],
 )
 def test_an_unsuitable_store_is_refused_with_what_it_does(ignores: str, sentence: str) -> None:

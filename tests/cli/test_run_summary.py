@@ -52,7 +52,7 @@ def test_the_time_to_catch_up_counts_what_arrives_meanwhile() -> None:
     behind = pipeline(lag_bytes=4_000_000)
     assert lag_text(behind, rates()) == "3.8 MiB, 40 s at this rate"
     assert lag_text(behind, rates(arriving=5.0)) == "3.8 MiB, 1 min 20 s at this rate"
-    assert catch_up_text(behind, rates(arriving=10.0)) == "as much arrives as is read"
+    assert catch_up_text(behind, rates(arriving=10.0)) == "input arrives as fast as it is read"
 
 
 @pytest.mark.parametrize(

@@ -361,7 +361,7 @@ async def test_a_file_that_was_copied_and_truncated_while_nobody_followed_it_is_
 @pytest.mark.parametrize(
     ("left", "reason"),
     [
-        ({}, "no file beside it"),
+        ({}, "no file in its directory"),
         ({"a.log.1.gz": gzip.compress(b"one\n")}, "is as long"),  # it ends before what was read
         (
             {f"a.log.{n}.gz": gzip.compress(b"one\ntwo\n%d\n" % n) for n in (1, 2)},

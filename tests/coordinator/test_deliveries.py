@@ -216,12 +216,12 @@ class TestWaiting:
         await epoch(scene, await scene.initial(), 0, b"one")
         before = pipeline(scene)
         await service_of(scene).bind("p", {"x": ("out", "file:elsewhere", True)})
-        with pytest.raises(PipelineError, match="have changed meanwhile"):
+        with pytest.raises(PipelineError, match="have changed in the meantime"):
             service_of(scene).attempt("p", before)
         await deliver(scene, 0, x=3)
         before = pipeline(scene)
         await service_of(scene).bind("p", {"f": ("out", "http://elsewhere", False)})
-        with pytest.raises(PipelineError, match="has changed meanwhile"):
+        with pytest.raises(PipelineError, match="has changed in the meantime"):
             await service_of(scene).follow("p", before, "f", 0, 3)
 
     async def test_no_sink_is_notified_of_a_decision_before_it_is_durable(self, scene: Scene) -> None:
@@ -248,12 +248,12 @@ class TestReset:
         await scene.coordinator.lifecycle.reset("p")
         await scene.start(fresh=True, starting="latest")
         await epoch(scene, await scene.initial(), 0, b"new")
-        with pytest.raises(PipelineError, match="have changed meanwhile"):
+        with pytest.raises(PipelineError, match="have changed in the meantime"):
             service_of(scene).attempt("p", before)
-        with pytest.raises(PipelineError, match="has changed meanwhile"):
+        with pytest.raises(PipelineError, match="has changed in the meantime"):
             await service_of(scene).follow("p", decided, "f", 0, 3)
         await deliver(scene, 0, x=6)
-        with pytest.raises(PipelineError, match="has changed meanwhile"):
+        with pytest.raises(PipelineError, match="has changed in the meantime"):
             await service_of(scene).follow("p", decided, "f", 0, 3)
         assert sink(scene, "f").at == 0
         await service_of(scene).follow("p", pipeline(scene), "f", 0, 6)

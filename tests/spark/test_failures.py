@@ -205,10 +205,14 @@ def test_the_ranges_of_several_inputs_are_named_by_input() -> None:
 def test_a_query_with_a_nondeterministic_function_is_restarted() -> None:
     from penstock.spark.side_outputs import NotRepeatable
 
-    error = f"{NotRepeatable.__module__}.NotRepeatable: apply share did not decide the same twice\n{NotRepeatable.hint}"
+    text = "apply share made different decisions for the same rows"
+    error = f"{NotRepeatable.__module__}.NotRepeatable: {text}\n{NotRepeatable.hint}"
     failure = failure_of(reported(USERS.partition("ValueError")[0] + error))
     assert (failure.is_final, failure.is_outage, failure.cause) == (False, False, None)
-    assert (failure.text, failure.hint) == ("apply share did not decide the same twice", NotRepeatable.hint)
+    assert (failure.text, failure.hint) == (
+        "apply share made different decisions for the same rows",
+        NotRepeatable.hint,
+    )
 
 
 def test_an_executor_without_penstock_is_explained() -> None:

@@ -134,7 +134,7 @@ def test_a_second_attempt_with_other_rows_fails(epoch: Epoch, numbers: tuple[int
     again = epoch.sides("001 apply share")
     if numbers:
         again.stage(epoch.rows(*numbers), Rejected("err", [reason] * len(numbers)))
-    with pytest.raises(NotRepeatable, match="apply share did not decide the same twice in epoch 0"):
+    with pytest.raises(NotRepeatable, match="apply share made different decisions for the same rows in epoch 0"):
         again.register(again.finish())
     epoch.merge()
     assert [event.event_id for event in epoch.left()] == [2, 3]

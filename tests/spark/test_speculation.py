@@ -49,7 +49,7 @@ def test_a_function_that_decides_differently_twice_fails_its_epoch_which_is_run_
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert (tmp_path / "lost").exists(), "the first attempt was lost"
-    assert "apply share did not decide the same twice in epoch 0" in done.stderr
+    assert "apply share made different decisions for the same rows in epoch 0" in done.stderr
     with CoordinatorClient(http) as client:
         assert [one.generation for one in client.pipelines()] == [2]
     shares = sorted(json.loads(event.payload)["share"] for event in outputs(worker.address, "shares"))

@@ -90,7 +90,7 @@ def test_an_identity_that_may_not_write_is_reported(
     ("header", "what"),
     [
         ("if-none-match", "overwrites an object that was to be created only (If-None-Match is ignored)"),
-        ("if-match", "replaces an object that has changed meanwhile (If-Match is ignored)"),
+        ("if-match", "replaces an object that has changed in the meantime (If-Match is ignored)"),
     ],
 )
 def test_a_store_that_ignores_conditions_is_refused_with_what_it_does(

@@ -81,8 +81,8 @@ class DriverCheck:
             self._proposal = None
         if proposal.is_seen and not proposal.answered.is_set():
             raise RequestError(
-                "nothing was changed: the driver of the pipelines has not answered within "
-                f"{ANSWER_SECONDS_MAX:.0f} s whether it could run them",
+                "nothing was changed: the driver of the pipelines did not confirm within "
+                f"{ANSWER_SECONDS_MAX:.0f} s that it can run them",
                 _NO_ANSWER_HINT,
             )
         if proposal.refusals:

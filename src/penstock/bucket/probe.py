@@ -53,7 +53,7 @@ def _check_conditions(bucket: Bucket, key: str) -> None:
         raise _unsuitable(bucket, "refuses to replace an object that has not changed") from None
     with suppress(VersionChanged):
         bucket.replace(key, stale, version)
-        raise _unsuitable(bucket, "replaces an object that has changed meanwhile (If-Match is ignored)")
+        raise _unsuitable(bucket, "replaces an object that has changed in the meantime (If-Match is ignored)")
     _expect(bucket, key, second)
 
 

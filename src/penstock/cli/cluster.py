@@ -214,7 +214,7 @@ def move_failure(found: ClusterStatus, shard: int, to: str) -> str:
     if target.quiet_seconds >= LEASE_TIMING.expired:
         return f"worker {to} has been silent for {target.quiet_seconds:.0f} s"
     assigned = next((one.assigned for one in found.shards if one.shard == shard), to)
-    return "" if assigned == to else f"it was assigned to {assigned} meanwhile"
+    return "" if assigned == to else f"it was assigned to {assigned} in the meantime"
 
 
 def drain_failure(found: ClusterStatus, name: str) -> str:

@@ -176,7 +176,7 @@ def _print_bucket(name: str, report: BucketReport) -> None:
     console.print(f"{escape(name)}: {report.log_objects} objects of the log, {report.parts} parts, {read} read")
     if report.orphans:
         console.print(
-            f"{len(report.orphans)} objects that nothing names: a crash left them, or they are being written."
+            f"{len(report.orphans)} objects that nothing refers to: a crash left them, or they are being written."
         )
         console.print("The next worker that starts deletes those that a crash left:")
         for key in report.orphans[:_ORPHANS_SHOWN]:

@@ -89,7 +89,7 @@ class Deliveries:
         """
         now = known(self.state, name)
         if (now.incarnation, _voting(now)) != (seen.incarnation, _voting(seen)):
-            raise PipelineError(f"the sinks of pipeline {name!r} have changed meanwhile")
+            raise PipelineError(f"the sinks of pipeline {name!r} have changed in the meantime")
         self._shared.keeper.commit(Attempt(name))
         return self.state.attempts
 
@@ -110,7 +110,7 @@ class Deliveries:
         """
         now = known(self.state, name)
         if now.incarnation != seen.incarnation or now.sinks.get(sink) != seen.sinks[sink]:
-            raise PipelineError(f"sink {sink!r} of pipeline {name!r} has changed meanwhile")
+            raise PipelineError(f"sink {sink!r} of pipeline {name!r} has changed in the meantime")
         command = Follow(name, sink, epoch, sent)
         if not dead_letters:
             self._shared.keeper.commit(command)

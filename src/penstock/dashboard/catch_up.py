@@ -50,7 +50,9 @@ def catch_up_text(one: PipelineStatus, rates: RatesStatus) -> str:
     if seconds < max(_LEAST_SECONDS, _EPOCHS * reading.epoch_seconds):
         return ""
     gain = 1.0 - arriving(one, rates) / reading.rows_in_per_second if reading.rows_in_per_second else 1.0
-    return f"{show_seconds(seconds / gain)} at this rate" if gain >= _GAIN_MIN else "as much arrives as is read"
+    return (
+        f"{show_seconds(seconds / gain)} at this rate" if gain >= _GAIN_MIN else "input arrives as fast as it is read"
+    )
 
 
 def arriving(one: PipelineStatus, rates: RatesStatus) -> float:

@@ -35,8 +35,8 @@ class NotRepeatable(PenstockError):
     """Two attempts at the same rows have decided differently which of them to hand on."""
 
     hint = (
-        "The function has to decide the same for the same row each time it is called: look for times, random numbers "
-        "and services in it. The epoch is run again."
+        "The function must treat the same row in the same way each time it is called: look for times, random "
+        "numbers and services in it. The epoch is run again."
     )
 
 
@@ -203,7 +203,7 @@ class SideOutputs:
             self.discard()
         if first.digest != given.digest:
             name = self._key.operator.partition(" ")[2] or self._key.operator
-            raise NotRepeatable(f"{name} did not decide the same twice in epoch {self._epoch}")
+            raise NotRepeatable(f"{name} made different decisions for the same rows in epoch {self._epoch}")
 
     def discard(self) -> None:
         """Delete what was staged, best effort: what remains is swept."""

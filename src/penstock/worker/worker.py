@@ -656,7 +656,7 @@ class Worker:
             where = "disk" if self._shard is None else "object store"
             yield (
                 f"the oldest unsynced write has waited {waited:.0f} s for the {where} (limit {limit:.0f} s): nothing "
-                "is acknowledged meanwhile"
+                "is acknowledged until it completes"
             )
         if problem := self._room_problem():
             yield problem

@@ -426,8 +426,8 @@ class TestAdopting:
 
     def test_adopting_a_sink_that_has_changed_or_does_not_vote_or_would_skip_is_refused(self) -> None:
         book = self.book()
-        book.refuses(self.adopt(before=(6, "a:1:2")), "has changed meanwhile")
-        book.refuses(self.adopt("z", before=(0, "")), "has changed meanwhile")
+        book.refuses(self.adopt(before=(6, "a:1:2")), "has changed in the meantime")
+        book.refuses(self.adopt("z", before=(0, "")), "has changed in the meantime")
         book.refuses(self.adopt(at=31), "cannot continue at 31")
         book.refuses(self.adopt("nobody"), "has no sink 'nobody'")
 

@@ -305,7 +305,7 @@ def test_a_batch_that_does_not_begin_where_the_state_ends_is_refused() -> None:
         with pytest.raises(RequestError, match="ends at watermark 1"):
             next(advance_order(ONE, 0, driver.states[0], [], before, 3))
     blobs = prepare_order(ONE, table_of(ONE, events_of([7])), 0, 0).partials
-    with pytest.raises(RequestError, match="judged against watermark 0"):
+    with pytest.raises(RequestError, match="compared with watermark 0"):
         next(advance_order(ONE, 0, driver.states[0], blobs.values(), 1, 3))
 
 

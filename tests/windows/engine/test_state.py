@@ -117,7 +117,7 @@ def test_a_batch_that_does_not_begin_where_the_state_ends_is_refused() -> None:
 
 def test_rows_checked_against_another_watermark_are_refused() -> None:
     blobs = prepare(PLAN, table_of(PLAN, [row(0)]), 3).partials
-    with pytest.raises(RequestError, match="judged against watermark 3"):
+    with pytest.raises(RequestError, match="compared with watermark 3"):
         advance(PLAN, 0, DictState(), blobs.values(), 5, 10)
 
 

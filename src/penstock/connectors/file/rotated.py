@@ -181,9 +181,9 @@ def rest_of(
         if one.algorithm is None and file in one.names:
             return one
     if file.mark == ANY or file.mark.endswith(IN_PART):
-        return "no file beside it has its inode"
+        return "no file in its directory has its inode"
     if any(one.mark == file.mark and one != file for one in known):
-        return "no file beside it has its inode, and others begin with the same line"
+        return "no file in its directory has its inode, and others begin with the same line"
     alike = [one for one in candidates if mark_of(one.head) == file.mark]
     copies = [one for one in alike if one.reaches(position)]
     plain = [one for one in copies if one.algorithm is None]
@@ -193,4 +193,4 @@ def rest_of(
     if found:
         return f"{len(found)} files begin like it: {', '.join(str(one.path) for one in found[:_SHOWN])}"
     failed = [f"; {one.path} cannot be read: {one.error}" for one in candidates if one.error]
-    return f"no file beside it has its inode, or begins like it and is as long{''.join(failed[:_SHOWN])}"
+    return f"no file in its directory has its inode, or begins like it and is as long{''.join(failed[:_SHOWN])}"

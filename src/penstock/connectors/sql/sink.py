@@ -112,7 +112,7 @@ class Writer:
             else:
                 same = (EPOCHS.c.incarnation == self._before.incarnation) & (EPOCHS.c.epoch == self._before.epoch)
                 if connection.execute(sa.update(EPOCHS).where(self._is_own, same).values(**values)).rowcount != 1:
-                    raise SinkLost(f"{self._where}: another worker has written an epoch of this sink meanwhile")
+                    raise SinkLost(f"{self._where}: another worker has written an epoch of this sink in the meantime")
             connection.commit()
 
     def close(self) -> None:

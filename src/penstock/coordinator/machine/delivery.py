@@ -123,7 +123,7 @@ def adopt(pipeline: Pipeline, command: Adopt) -> Pipeline:
     """Raises PipelineError if the sink has advanced since it was compared, or would skip output."""
     sink = sink_of(pipeline, command.pipeline, command.sink)
     if not sink.votes or command.before != (sink.sent, sink.decided):
-        raise PipelineError(f"sink {command.sink!r} has changed meanwhile", "See: penstock sink list")
+        raise PipelineError(f"sink {command.sink!r} has changed in the meantime", "See: penstock sink list")
     if command.at > sink.at:
         raise PipelineError(f"sink {command.sink!r} is at {sink.at}, and cannot continue at {command.at}")
     new = Accepted(command.accepted, command.by, command.time_us, sink.sent)

@@ -200,7 +200,7 @@ def read_batch(blobs: Iterable[bytes], before: int | None) -> Batch:
     for each in read:
         if each.facts["before"] != before:
             raise RequestError(
-                f"rows were judged against watermark {each.facts['before']}, their batch starts at {before}",
+                f"rows were compared with watermark {each.facts['before']}, but their batch starts at {before}",
                 "Run the batch again: its rows and its watermark must come from the same cut.",
             )
     tables = {name: [each.tables[name] for each in read if name in each.tables] for name in (PARTIALS, LATE, RAW)}
