@@ -170,6 +170,15 @@ def fail(place: Place) -> str:
     return "it did not fail"
 
 
+def written(place: Place) -> bool:
+    """Whether the frame of a user's own writer is known."""
+    from penstock.spark.run.plan_text import following_writers
+
+    frame = place.spark.readStream.format("rate").load()
+    with following_writers() as frames:
+        return frames.of(frame.writeStream.format("noop")) is frame
+
+
 def display(place: Place) -> str:
     from penstock.core.errors import RequestError
 

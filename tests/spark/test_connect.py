@@ -219,6 +219,10 @@ def test_a_failed_query_is_explained_at_the_users_line(worker: RunningWorker, ru
     assert "ValueError: invalid literal for int() with base 10: 'not a number'" in found
 
 
+def test_the_frame_of_a_users_own_writer_is_known(run: Run) -> None:
+    assert run(connect_client.written)
+
+
 def test_what_needs_a_driver_in_the_same_process_says_so(run: Run) -> None:
     assert "this is a session of Spark Connect" in run(connect_client.display)
 
