@@ -6,7 +6,7 @@ import math
 import zlib
 from base64 import b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -34,7 +34,19 @@ Convert = Callable[[Any], Any]
 
 class Field(NamedTuple):
     name: str
-    convert: Convert
+    convert: Convert | None
+    """None: the value is one of JSON as it is."""
+
+
+class _Fields(dict[Any, Field]):
+    """By descriptor; made when one is first seen."""
+
+    def __init__(self, make: Callable[[Any], Field]) -> None:
+        self._make = make
+
+    def __missing__(self, descriptor: Any) -> Field:
+        made = self[descriptor] = self._make(descriptor)
+        return made
 
 
 class JsonMapping:
@@ -44,26 +56,35 @@ class JsonMapping:
 
     def __init__(self, *, is_plain: bool) -> None:
         self._is_plain = is_plain
-        self._fields: dict[Any, Field] = {}
-        """By descriptor."""
+        self._fields = _Fields(self._field)
+        self._values: dict[str, Convert] = {
+            "double_value": _number,
+            "bytes_value": _base64,
+            "array_value": lambda array: [*map(self.value, array.values)],
+            "kvlist_value": lambda pairs: self.attributes(pairs.values),
+        }
+        """By the field of an AnyValue; the others are values of JSON."""
 
     def message(self, message: Any) -> dict[str, Any]:
         """Only fields that are set."""
         found, fields = {}, self._fields
         for descriptor, value in message.ListFields():
-            one = fields.get(descriptor)
-            if one is None:
-                one = fields[descriptor] = Field(descriptor.json_name, self._convert(descriptor))
-            found[one.name] = one.convert(value)
+            name, convert = fields[descriptor]
+            found[name] = value if convert is None else convert(value)
         return found
 
-    def _convert(self, one: Any) -> Convert:
+    def _field(self, descriptor: Any) -> Field:
+        return Field(descriptor.json_name, self._convert(descriptor))
+
+    def _convert(self, one: Any) -> Convert | None:
         if self._is_plain and one.message_type is not None and one.message_type.full_name == _KEY_VALUE:
             return self.attributes
         each = self._convert_one(one)
-        return (lambda values: [each(value) for value in values]) if one.is_repeated else each
+        if not one.is_repeated:
+            return each
+        return list if each is None else lambda values: [*map(each, values[:])]
 
-    def _convert_one(self, one: Any) -> Convert:
+    def _convert_one(self, one: Any) -> Convert | None:
         match one.cpp_type:
             case one.CPPTYPE_MESSAGE:
                 is_value = self._is_plain and one.message_type.full_name == _ANY_VALUE
@@ -74,30 +95,20 @@ class JsonMapping:
                 return _number
             case one.CPPTYPE_STRING if one.type == one.TYPE_BYTES:
                 return bytes.hex if one.name in _IDS else _base64
-        return _same
+        return None
 
-    def attributes(self, given: Iterable[Any]) -> dict[str, Any]:
-        return {one.key: self.value(one.value) for one in given}
+    def attributes(self, given: Any) -> dict[str, Any]:
+        """A copy as a list is iterated faster than Protocol Buffers' container."""
+        value = self.value
+        return {one.key: value(one.value) for one in given[:]}
 
     def value(self, value: Any) -> Any:
         """An AnyValue, as a plain value."""
-        match value.WhichOneof("value"):
-            case None:
-                return None
-            case "array_value":
-                return [self.value(one) for one in value.array_value.values]
-            case "kvlist_value":
-                return self.attributes(value.kvlist_value.values)
-            case "bytes_value":
-                return _base64(value.bytes_value)
-            case "double_value":
-                return _number(value.double_value)
-            case name:
-                return getattr(value, name)
-
-
-def _same(value: Any) -> Any:
-    return value
+        name = value.WhichOneof("value")
+        if name is None:
+            return None
+        found, convert = getattr(value, name), self._values.get(name)
+        return found if convert is None else convert(found)
 
 
 def _base64(data: bytes) -> str:
@@ -173,31 +184,37 @@ class Limits(NamedTuple):
     stored_bytes_max: int
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 def events_of(signal: Signal, request: Any, to_json: JsonMapping, now_us: int, limits: Limits) -> Events:
     """Raises LimitExceeded if they are too large together."""
     found = Events()
     for shared, records in _scopes(signal.name, request, to_json):
         # What all records of a scope have in common is encoded once.
-        head = msgspec.json.encode(shared)[:-1]
-        for time_ns, record in records:
-            _add(found, head + b"," + msgspec.json.encode(record)[1:] if record else head + b"}", limits)
-            if len(found.values) > len(found.times_us):
-                found.times_us.append(time_ns // 1000 or now_us)
+        _add(found, _encode(shared)[:-1], records, now_us, limits)
     return found
 
 
-def _add(found: Events, value: bytes, limits: Limits) -> None:
-    if len(value) > limits.event_bytes_max:
-        found.rejected += 1
-        found.reason = found.reason or f"a record of {len(value):,} bytes (event_bytes_max)"
-        return
-    found.size += len(value)
-    if found.size > limits.stored_bytes_max:
-        raise LimitExceeded(
-            f"its events, with their resources, have more than {limits.stored_bytes_max:,} bytes (stored_bytes_max)",
-            "Send fewer records in one request.",
-        )
-    found.values.append(value)
+def _add(found: Events, head: bytes, records: Iterator["_Timed"], now_us: int, limits: Limits) -> None:
+    """One at a time: each repeats the head, and what is too large together is not kept."""
+    beginning, one_max, all_max = head + b",", *limits
+    values, times_us, size = found.values, found.times_us, found.size
+    for time_ns, record in records:
+        value = beginning + _encode(record)[1:] if record else head + b"}"
+        if len(value) > one_max:
+            found.rejected += 1
+            found.reason = found.reason or f"a record of {len(value):,} bytes (event_bytes_max)"
+            continue
+        size += len(value)
+        if size > all_max:
+            raise LimitExceeded(
+                f"its events, with their resources, have more than {all_max:,} bytes (stored_bytes_max)",
+                "Send fewer records in one request.",
+            )
+        values.append(value)
+        times_us.append(time_ns // 1000 or now_us)
+    found.size = size
 
 
 _Timed = tuple[int, dict[str, Any]]
