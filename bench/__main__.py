@@ -24,7 +24,7 @@ BENCHMARKS = {
     "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
 }
 
-WIDTH = 140
+WIDTH = 200
 """Of a table that goes to a file or a pipe: no column is cut short."""
 
 
@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     made.add_argument("--quick", action="store_true", help="fewer rounds and events")
     made.add_argument("--json", action="store_true", help="print one JSON object for each benchmark")
+    made.add_argument("--markdown", action="store_true", help="print tables for a page of the documentation")
     made.add_argument("--directory", type=Path, metavar="DIR", help="where to write; its disk is measured")
     made.add_argument("--simulate", action="store_true", help="cluster: only what is simulated")
     made.add_argument("--beside-disk", action="store_true", help="bucket: only ingest and the pipeline, beside a disk")
@@ -81,6 +82,9 @@ def main(arguments: list[str]) -> None:
         report = run(name, options)
         if options.json:
             sys.stdout.write(report.to_json() + "\n")
+            sys.stdout.flush()
+        elif options.markdown:
+            sys.stdout.write(report.to_markdown() + "\n")
             sys.stdout.flush()
         else:
             report.print(console)

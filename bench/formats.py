@@ -11,6 +11,7 @@ bytes.
 from __future__ import annotations
 
 import base64
+import bz2
 import csv
 import gzip
 import io
@@ -682,12 +683,59 @@ def _outgoing_cases(records: list[bytes]) -> Iterator[Case]:
         ("join", {}, lambda: [b"\n".join((*records[at : at + 1000], b"")) for at in range(0, len(records), 1000)]),
         ("length-prefixed", {}, lambda: [len(record).to_bytes(4, "big") + record for record in records]),
         ("base64", {}, lambda: [*map(base64.b64encode, records)]),
-        ("compress", {}, lambda: [gzip.compress(record, 6, mtime=0) for record in records]),
         ("encrypt", key, lambda: [(n := os.urandom(12)) + cipher.encrypt(n, record, b"") for record in records]),
+        (
+            "chunk",
+            {"bytes": 20},
+            lambda: [one[at : at + 20] for one in records for at in range(0, len(one), 20)],
+        ),
+        ("collect", {"max_elements": 100, "delimiter": r"\n"}, lambda: _joined(records)),
+        ("gelf-chunking", {"chunk_bytes": 64}, lambda: [part for record in records for part in _gelf_parts(record)]),
+        ("ingest-timestamp", {}, lambda: [*map(_stamped, records)]),
     ]
     for name, config, contender in plain:
-        chains = make_chains([], [InterceptorSpec(type=name, config=config)])
-        yield Case(f"out {name}", sum(map(len, records)), partial(_left, chains, records), contender)
+        yield _outgoing(name, name, config, records, contender)
+    for name, compress in _compressors().items():
+        contender = partial(_each, compress, records)
+        yield _outgoing(f"compress {name}", "compress", {"algorithm": name}, records, contender)
+
+
+def _outgoing(
+    title: str, name: str, config: dict[str, Any], records: list[bytes], contender: Callable[[], object]
+) -> Case:
+    chains = make_chains([], [InterceptorSpec(type=name, config=config)])
+    return Case(f"out {title}", sum(map(len, records)), partial(_left, chains, records), contender)
+
+
+def _gelf_parts(message: bytes) -> list[bytes]:
+    if len(message) <= 64:
+        return [message]
+    head, size = b"\x1e\x0f" + os.urandom(8), 64 - 12
+    count = -(-len(message) // size)
+    return [head + bytes((n, count)) + message[n * size : (n + 1) * size] for n in range(count)]
+
+
+def _each(compress: Callable[[bytes], bytes], records: list[bytes]) -> list[bytes]:
+    return [*map(compress, records)]
+
+
+def _compressors() -> dict[str, Callable[[bytes], bytes]]:
+    """With the levels that interceptors have without options: those of the libraries, but a lower one of brotli."""
+    import brotli
+    import cramjam
+    import lz4.frame
+    import zstandard
+
+    return {
+        "gzip": lambda record: gzip.compress(record, 6, mtime=0),
+        "zlib": zlib.compress,
+        "zstd": zstandard.ZstdCompressor().compress,
+        "lz4": lz4.frame.compress,
+        "snappy": lambda record: bytes(cramjam.snappy.compress(record)),
+        "xz": lzma.compress,
+        "bzip2": bz2.compress,
+        "brotli": lambda record: brotli.compress(record, quality=5),
+    }
 
 
 def _left(chains: Any, records: list[bytes]) -> list[bytes]:
@@ -728,6 +776,7 @@ def _compressed(lines: bytes) -> Iterator[tuple[str, bytes, Callable[[], object]
 
         return decompressed
 
+    bz = bz2.compress(lines)
     gz, xz, zl = gzip.compress(lines), lzma.compress(lines), zlib.compress(lines)
     zs, l4 = zstandard.ZstdCompressor().compress(lines), lz4.frame.compress(lines)
     br = brotli.compress(lines, quality=5)
@@ -735,6 +784,7 @@ def _compressed(lines: bytes) -> Iterator[tuple[str, bytes, Callable[[], object]
     yield "gzip", gz, streaming(gz, lambda: zlib.decompressobj(zlib.MAX_WBITS | 16))
     yield "zlib", zl, streaming(zl, zlib.decompressobj)
     yield "xz", xz, streaming(xz, lzma.LZMADecompressor)
+    yield "bzip2", bz, streaming(bz, bz2.BZ2Decompressor)
     yield "zstd", zs, streaming(zs, lambda: zstandard.ZstdDecompressor().decompressobj())
     yield "lz4", l4, streaming(l4, lz4.frame.LZ4FrameDecompressor)
     yield "brotli", br, streaming(br, brotli.Decompressor, "process")

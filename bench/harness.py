@@ -27,6 +27,7 @@ from typing import NoReturn, Protocol, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from bench.processes import filesystem
 from penstock.core.errors import PenstockError
@@ -229,13 +230,20 @@ class Report(ABC):
         }
         return json.dumps(found)
 
+    def to_markdown(self) -> str:
+        """The tables, for a page of the documentation."""
+        return "\n".join([*map(markdown, self.tables()), *self.notes(), self._settings_line()])
+
     def print(self, console: Console) -> None:
         for table in self.tables():
             console.print(table)
         for note in self.notes():
             console.print(note)
+        console.print(self._settings_line())
+
+    def _settings_line(self) -> str:
         settings = ", ".join(f"{key} {value}" for key, value in self.settings.items())
-        console.print(f"Medians of {self.rounds()} rounds; in brackets the lowest and highest of a round. {settings}")
+        return f"Medians of {self.rounds()} rounds; in brackets the lowest and highest of a round. {settings}"
 
     def ratio_cell(self, name: str) -> str:
         """The median and the spread of a ratio, red if its goal was missed; empty if there is no such ratio."""
@@ -276,6 +284,14 @@ def figures(title: str, *columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     return table
+
+
+def markdown(table: Table) -> str:
+    """With its title above it."""
+    columns = [[str(column.header), *map(str, column.cells)] for column in table.columns]
+    header, *rows = ([Text.from_markup(cell).plain for cell in row] for row in zip(*columns, strict=True))
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join([f"{table.title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
 def memory_note(peak_rss_mb: Mapping[str, float]) -> str:

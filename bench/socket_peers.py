@@ -1,5 +1,5 @@
 """The other ends of sockets for `bench/files_and_sockets.py`: each is a process of its own. Nothing but the standard
-library is imported, because a connector waits while its peer starts.
+library is imported: they start fast.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 BODY = b'{"id": 12345, "name": "item 17", "price": 3.25}'
 LINE = BODY + b"\n"
@@ -20,6 +21,12 @@ DATAGRAMS_AT_ONCE = 50
 
 Address = tuple[str, int] | str
 """Of a server: a host and a port, or the path of a Unix socket."""
+
+
+def begin(started: Connection, work: Callable[..., None], *given: Any) -> None:
+    """The main function of a peer: what it needs is imported, and whoever waits for that gets an end of file."""
+    started.close()
+    work(*given)
 
 
 def _connected(address: Address) -> socket.socket:

@@ -6,7 +6,8 @@ webhook-server   signed requests of 100 connections, verified, answered when dur
                                                                  uvicorn, hmac, a PlainLog with an fsync for each turn
 ws-server        messages, one by one                                            websockets, into a PlainLog
 ws-client        messages of a server                                            websockets, into a PlainLog
-otlp             100 logs in a request, each an event in JSON                    uvicorn, protobuf, msgspec, a PlainLog
+otlp             100 logs in a request, each an event in JSON, answered when durable
+                                                                 uvicorn, protobuf, msgspec, a PlainLog with an fsync
 sse-client       events of a server                                              httpx-sse; no store
 http-client      stored events, each in a POST                                   httpx
 webhook-client   the same, signed                                                httpx, hmac
@@ -44,7 +45,8 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from bench.formats import Case
 from bench.plain_log import PlainLog
-from bench.socket_peers import BODY
+from bench.socket_peers import BODY, begin
+from bench.stopwatch import STOPWATCH
 from penstock.connectors.registry import CONNECTORS
 from penstock.connectors.sse_server import SseServer
 from penstock.testing.frame import Frame, GivenEpoch, Setup
@@ -292,7 +294,7 @@ async def _echo(_: Any, receive: Any, send: Any) -> None:
 
 
 async def _keep_logs(log: PlainLog, _: Any, receive: Any, send: Any) -> None:
-    """Each log record as JSON, with what it belongs to."""
+    """Each log record as JSON, with what it belongs to. The request is answered when they are durable."""
     request = ExportLogsServiceRequest.FromString(await _body(receive))
     for resource in request.resource_logs:
         of_resource = _attributes(resource.resource.attributes)
@@ -310,6 +312,7 @@ async def _keep_logs(log: PlainLog, _: Any, receive: Any, send: Any) -> None:
             ]
             times_us = [one.time_unix_nano // 1000 for one in scope.log_records]
             log.append([*map(msgspec.json.encode, found)], times_us=times_us)
+    log.sync()
     await _answer(send, ExportLogsServiceResponse().SerializeToString())
 
 
@@ -465,8 +468,14 @@ async def _bare_mail(port: int, values: int) -> None:
 
 @contextmanager
 def process(work: Callable[..., None], *given: Any) -> Iterator[Any]:
-    process = _spawning.Process(target=work, args=given, daemon=True)
-    process.start()
+    """It runs when this is entered."""
+    with STOPWATCH.paused():
+        started, its_end = _spawning.Pipe(duplex=False)
+        process = _spawning.Process(target=begin, args=(its_end, work, *given), daemon=True)
+        process.start()
+        its_end.close()
+        started.poll(SECONDS_MAX)
+        started.close()
     try:
         yield process
     finally:
