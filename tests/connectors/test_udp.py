@@ -65,7 +65,7 @@ async def test_chunks_of_gelf_are_a_dead_letter_in_time_although_nothing_else_ar
             assert len(hosted.host.streams) == 1
 
 
-async def test_what_the_kernel_has_no_room_for_is_lost_and_counted() -> None:
+async def test_what_the_kernel_has_no_room_for_is_lost_and_counted_although_nothing_follows() -> None:
     tested, host = UdpServer(UdpServerOptions(port=0, receive_buffer=4096)), RecordingHost()
     host.gate.clear()
     async with running(tested, host):
@@ -75,11 +75,8 @@ async def test_what_the_kernel_has_no_room_for_is_lost_and_counted() -> None:
             for _ in range(100):
                 one.sendto(b"x" * 1000, (where, int(port)))
             host.gate.set()
-            await eventually(lambda: host.streams[0].events)
-            one.sendto(b"last", (where, int(port)))
-            await eventually(lambda: host.streams[0].events[-1] == b"last")
+            await eventually(lambda: len(host.streams[0].events) + host.counts["dropped_datagrams"] == 100)
     assert host.counts["dropped_datagrams"] > 0
-    assert len(host.streams[0].events) + host.counts["dropped_datagrams"] == 101
 
 
 def test_a_server_beyond_this_machine_needs_an_insecure_worker() -> None:

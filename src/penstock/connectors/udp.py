@@ -58,10 +58,11 @@ FILLED_PER_SECOND = 400 << 20
 FEW_DATAGRAMS = TURN_DATAGRAMS // 2
 """If more have arrived in one turn, the next follows at once."""
 
-_OVERFLOW = 40
-"""SO_RXQ_OVFL: each datagram comes with the number of those that the kernel has dropped for lack of room."""
+_MEMORY_INFO = 55
+"""SO_MEMINFO: numbers about the socket's buffers. The last one is that of datagrams which the kernel has dropped for
+lack of room."""
 
-_COUNT = struct.Struct("I")
+_MEMORY = struct.Struct("9I")
 
 _UNSENT_SECONDS = 0.001
 """Until the next try, when the kernel has no room for a datagram that leaves."""
@@ -84,11 +85,9 @@ class DatagramSocket:
         sock.setblocking(False)
         with suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-            sock.setsockopt(socket.SOL_SOCKET, _OVERFLOW, 1)
         buffer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         self.gather_seconds = min(GATHER_SECONDS_MAX, buffer / FILLED_PER_SECOND)
         self._dropped = 0
-        self._ancillary = socket.CMSG_SPACE(_COUNT.size)
 
     @property
     def address(self) -> str:
@@ -96,30 +95,33 @@ class DatagramSocket:
 
     def receive(self, host: Host) -> Received:
         """What has arrived, at most TURN_DATAGRAMS and about TURN_BYTES. Does not wait."""
-        found, size, ancillary = Received([], []), 0, []
-        while len(found.datagrams) < TURN_DATAGRAMS and size < TURN_BYTES:
+        datagrams, peers, receive, size = list[bytes](), list[Any](), self.sock.recvfrom, 0
+        while len(datagrams) < TURN_DATAGRAMS and size < TURN_BYTES:
             try:
-                data, last, _, peer = self.sock.recvmsg(DATAGRAM_BYTES_MAX, self._ancillary)
+                data, peer = receive(DATAGRAM_BYTES_MAX)
             except BlockingIOError:
                 break
             except ConnectionRefusedError:  # the answer to a datagram that we have sent
                 host.count("refused_datagrams")
                 continue
-            found.datagrams.append(data)
-            found.peers.append(peer)
+            datagrams.append(data)
+            peers.append(peer)
             size += len(data)
-            ancillary = last
-        self._count_dropped(ancillary, host)
-        return found
+        self._count_dropped(host)
+        return Received(datagrams, peers)
 
-    def _count_dropped(self, ancillary: Sequence[tuple[int, int, bytes]], host: Host) -> None:
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == _OVERFLOW and len(data) >= _COUNT.size:
-                (dropped,) = _COUNT.unpack(data[: _COUNT.size])
-                since = (dropped - self._dropped) & 0xFFFFFFFF  # the kernel's counter starts again after 2**32
-                if since:
-                    host.count("dropped_datagrams", since)
-                self._dropped = dropped
+    def _count_dropped(self, host: Host) -> None:
+        """Once in a turn: the count in each datagram (SO_RXQ_OVFL) makes receiving a quarter slower."""
+        try:
+            found = self.sock.getsockopt(socket.SOL_SOCKET, _MEMORY_INFO, _MEMORY.size)
+        except OSError:
+            return
+        if len(found) == _MEMORY.size:
+            dropped = _MEMORY.unpack(found)[-1]
+            since = (dropped - self._dropped) & 0xFFFFFFFF  # the kernel's counter starts again after 2**32
+            if since:
+                host.count("dropped_datagrams", since)
+            self._dropped = dropped
 
     def close(self) -> None:
         self.sock.close()
