@@ -6,8 +6,8 @@ webhook-server   signed requests of 100 connections, verified, answered when dur
                                                                  uvicorn, hmac, a PlainLog with an fsync for each turn
 ws-server        messages, one by one                                            websockets, into a PlainLog
 ws-client        messages of a server                                            websockets, into a PlainLog
-otlp             100 logs in a request, each an event in JSON, answered when durable
-                                                                 uvicorn, protobuf, msgspec, a PlainLog with an fsync
+otlp             100 logs in a request, each an event in JSON, of 10 connections, answered when durable
+                                                   uvicorn, protobuf, msgspec, a PlainLog with an fsync for each turn
 sse-client       events of a server                                              httpx-sse; no store
 http-client      stored events, each in a POST                                   httpx
 webhook-client   the same, signed                                                httpx, hmac
@@ -58,6 +58,8 @@ from tests.support.ports import free_port
 
 CONNECTIONS = 100
 LOGS_PER_REQUEST = 100
+EXPORTERS = 10
+"""Of logs, each with a connection."""
 SECONDS_MAX = 120.0
 EPOCH_EVENTS = 40_000
 """An epoch of delivery has blocks of 4 MiB."""
@@ -95,12 +97,12 @@ def web_cases(events: int) -> Iterator[Case]:
         events=messages,
     )
     otlp = {"port": port, "grpc_port": None, "attributes": "plain"}
-    calls = max(1, MESSAGES_PER_EVENT * events // LOGS_PER_REQUEST)
+    calls = max(EXPORTERS, MESSAGES_PER_EVENT * events // LOGS_PER_REQUEST // EXPORTERS * EXPORTERS)
     yield Case(
         "otlp, logs",
         calls * LOGS_PER_REQUEST * size,
         lambda: _receive("otlp", otlp, calls * LOGS_PER_REQUEST, (send_logs, port, calls)),
-        lambda: _keeping(lambda log: _bare_http(port, partial(_keep_logs, log), (send_logs, port, calls))),
+        lambda: _keeping(lambda log: _bare_http(port, Logs(log).serve, (send_logs, port, calls))),
         events=calls * LOGS_PER_REQUEST,
     )
     signed = max(CONNECTIONS, events // CONNECTIONS * CONNECTIONS)
@@ -293,27 +295,48 @@ async def _echo(_: Any, receive: Any, send: Any) -> None:
     await _answer(send, await _body(receive))
 
 
-async def _keep_logs(log: PlainLog, _: Any, receive: Any, send: Any) -> None:
-    """Each log record as JSON, with what it belongs to. The request is answered when they are durable."""
-    request = ExportLogsServiceRequest.FromString(await _body(receive))
-    for resource in request.resource_logs:
-        of_resource = _attributes(resource.resource.attributes)
-        for scope in resource.scope_logs:
-            found = [
-                {
-                    "time": one.time_unix_nano,
-                    "severity": one.severity_number,
-                    "body": _value(one.body),
-                    "attributes": _attributes(one.attributes),
-                    "resource": of_resource,
-                    "scope": scope.scope.name,
-                }
-                for one in scope.log_records
-            ]
-            times_us = [one.time_unix_nano // 1000 for one in scope.log_records]
-            log.append([*map(msgspec.json.encode, found)], times_us=times_us)
-    log.sync()
-    await _answer(send, ExportLogsServiceResponse().SerializeToString())
+class Durable:
+    """What has arrived in one turn of the event loop is durable together."""
+
+    def __init__(self, log: PlainLog) -> None:
+        self.log = log
+        self._is_over: asyncio.Event | None = None
+
+    async def wait(self) -> None:
+        if self._is_over is None:
+            self._is_over = asyncio.Event()
+            asyncio.get_running_loop().call_soon(self._sync, self._is_over)
+        await self._is_over.wait()
+
+    def _sync(self, is_over: asyncio.Event) -> None:
+        self.log.sync()
+        self._is_over = None
+        is_over.set()
+
+
+class Logs(Durable):
+    """Keeps each log record as JSON, with what it belongs to. A request is answered when they are durable."""
+
+    async def serve(self, _: Any, receive: Any, send: Any) -> None:
+        request = ExportLogsServiceRequest.FromString(await _body(receive))
+        for resource in request.resource_logs:
+            of_resource = _attributes(resource.resource.attributes)
+            for scope in resource.scope_logs:
+                found = [
+                    {
+                        "time": one.time_unix_nano,
+                        "severity": one.severity_number,
+                        "body": _value(one.body),
+                        "attributes": _attributes(one.attributes),
+                        "resource": of_resource,
+                        "scope": scope.scope.name,
+                    }
+                    for one in scope.log_records
+                ]
+                times_us = [one.time_unix_nano // 1000 for one in scope.log_records]
+                self.log.append([*map(msgspec.json.encode, found)], times_us=times_us)
+        await self.wait()
+        await _answer(send, ExportLogsServiceResponse().SerializeToString())
 
 
 def _attributes(given: Any) -> dict[str, Any]:
@@ -386,29 +409,15 @@ def _signature(body: bytes) -> str:
     return "sha256=" + hmac.new(SECRET.encode(), body, "sha256").hexdigest()
 
 
-class Verified:
-    """Requests that arrive together are stored together, and answered when they are durable."""
-
-    def __init__(self, log: PlainLog) -> None:
-        self._log = log
-        self._waiting: list[bytes] = []
-        self._durable = asyncio.Event()
+class Verified(Durable):
+    """Keeps signed bodies. A request is answered when it is durable."""
 
     async def serve(self, scope: Any, receive: Any, send: Any) -> None:
         body, headers = await _body(receive), dict(scope["headers"])
         assert hmac.compare_digest(headers[b"x-hub-signature-256"].decode(), _signature(body))
-        if not self._waiting:
-            self._durable = asyncio.Event()
-            asyncio.get_running_loop().call_soon(self._keep, self._durable)
-        self._waiting.append(body)
-        await self._durable.wait()
+        self.log.append([body])
+        await self.wait()
         await _answer(send, b"")
-
-    def _keep(self, durable: asyncio.Event) -> None:
-        self._log.append(self._waiting)
-        self._log.sync()
-        self._waiting = []
-        durable.set()
 
 
 async def _bare_ws_client(log: PlainLog, url: str, events: int) -> None:
@@ -653,7 +662,12 @@ def send_logs(port: int, requests: int) -> None:
         record = scope.log_records.add(time_unix_nano=1_800_000_000_000_000_000 + number, severity_number=9)
         record.body.string_value = BODY.decode()
         record.attributes.add(key="n").value.int_value = number
-    _send_over(port, _request("/v1/logs", "application/x-protobuf", request.SerializeToString()), 1, requests)
+    _send_over(
+        port,
+        _request("/v1/logs", "application/x-protobuf", request.SerializeToString()),
+        EXPORTERS,
+        requests // EXPORTERS,
+    )
 
 
 def send_messages(port: int, events: int) -> None:
