@@ -38,7 +38,10 @@ def machine_facts(status: WorkerStatus) -> list[tuple[str, object]]:
     if status.store.bucket is not None:
         bucket = status.store.bucket
         found.append(
-            ("Bucket", f"{bucket.url}, {bucket.objects:,} objects, {bucket.requests_per_second:.1f} requests/s")
+            (
+                "Bucket",
+                f"{bucket.url}, {bucket.objects:,} objects of the journal, {bucket.requests_per_second:.1f} requests/s",
+            )
         )
     return found
 

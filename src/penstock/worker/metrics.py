@@ -203,7 +203,12 @@ def _text(name: str) -> str:
 
 
 _BUCKET: list[Line[BucketStatus]] = [
-    Line(GAUGE, "objects", "Objects of the journal", attrgetter("objects")),
+    Line(
+        GAUGE,
+        "objects",
+        "Objects of the journal, without mirrored checkpoints and the cluster's records",
+        attrgetter("objects"),
+    ),
     Line(GAUGE, "bytes", "Their size", attrgetter("bytes")),
     Line(GAUGE, "log_objects", "Objects of the log that a take-over must read", attrgetter("log_objects")),
     Line(GAUGE, "cached_bytes", "Local copies of objects", attrgetter("cached_bytes")),

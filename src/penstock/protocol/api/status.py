@@ -24,7 +24,9 @@ class BucketStatus(Part, frozen=True, kw_only=True):
     lease: str
     """held; late, when it could not be renewed in time and others may take over; taken, when one has"""
     objects: int
+    """Of the shard's journal. Mirrored checkpoints and the cluster's records would take a listing, and are left out."""
     bytes: int
+    """Of the same objects."""
     log_objects: int
     """Objects of the log since its last checkpoint, which a take-over must read."""
     cached_bytes: int
