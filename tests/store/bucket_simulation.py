@@ -5,6 +5,7 @@ Everything acknowledged by anyone is there once, in order; no owner writes a byt
 bucket holds nothing that nothing needs.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -31,6 +32,13 @@ from tests.support.seeded_executor import SeededExecutor
 
 UNFOLDED_BYTES_FEW = KIB
 """With so few, syncs fold the log themselves."""
+
+ASLEEP_IN_DELETION = "a zombie that wakes up inside its deletions"
+ASLEEP_ACROSS_FOLD = "a zombie that sleeps while its successor folds"
+SLOW_CANDIDATE = "a candidate that is interrupted"
+REPLACED_MEANWHILE = "a candidate that reads while objects are deleted"
+OVERTAKEN = "a candidate that another overtakes"
+RARE = (ASLEEP_IN_DELETION, ASLEEP_ACROSS_FOLD, SLOW_CANDIDATE, REPLACED_MEANWHILE, OVERTAKEN)
 
 Owner = tuple[FaultyBucket, BucketFiles, FileJournal, SegmentStore]
 
@@ -66,6 +74,8 @@ class BucketSimulation(Simulation):
         self.faults = faults_for(self.random)
         self.owners = 0
         self.zombies: list[Owner] = []
+        self.seen = Counter[str]()
+        """How often this seed had what is rare."""
         self.client = self.new_client()
 
     def new_client(self) -> FaultyBucket:
@@ -192,10 +202,13 @@ class BucketSimulation(Simulation):
         client, files, journal, _ = zombie = self.owner()
         wake_at, taken_over_at = client.requests + self.random.randint(1, 30), list[int]()
 
-        def sleep(_request: str) -> None:
+        def sleep(request: str) -> None:
             if client.requests == wake_at:
                 client.before_each = lambda _: None
+                checkpoint = files._shard.log._head.checkpoint
                 taken_over_at.append(self.succeed())
+                self.seen[ASLEEP_IN_DELETION] += request.startswith("delete")
+                self.seen[ASLEEP_ACROSS_FOLD] += self.files._shard.log._head.checkpoint > checkpoint
 
         client.before_each = sleep
         try:
@@ -250,7 +263,10 @@ class BucketSimulation(Simulation):
 
         def sleep(_request: str) -> None:
             if candidate.requests == interrupt_at:
+                before = self.objects.objects.keys() - set[str]()
                 self.go_on()
+                self.seen[SLOW_CANDIDATE] += 1
+                self.seen[REPLACED_MEANWHILE] += bool(before - self.objects.objects.keys())
 
         candidate.before_each = sleep
         try:
@@ -259,6 +275,7 @@ class BucketSimulation(Simulation):
             files.check_owner()
         except TakenOver:
             assert self.files._shard.log.term > 1, "a third was quicker"
+            self.seen[OVERTAKEN] += 1
             return
         self.observe_durable()
         self.zombies.append(self.owner())

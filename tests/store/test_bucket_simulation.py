@@ -2,9 +2,12 @@
 nothing needs stays.
 """
 
+from collections import Counter
+
 import pytest
 
-from tests.store.bucket_simulation import BadCacheSimulation, BucketSimulation, simulate_bucket
+from tests.store.bucket_mutations import MUTATIONS, Mutation, hunt
+from tests.store.bucket_simulation import RARE, BadCacheSimulation, BucketSimulation, simulate_bucket
 
 
 @pytest.mark.parametrize("first", range(0, 300, 10))
@@ -16,6 +19,21 @@ def test_what_is_acknowledged_survives_crashes_zombies_and_slow_candidates(first
 def test_a_seed_that_has_failed_succeeds() -> None:
     """A file was removed while a fold was about to read bytes of it that only the bucket had."""
     simulate_bucket(9964)
+
+
+def test_what_is_rare_happens() -> None:
+    seen = Counter[str]()
+    for seed in range(40):
+        simulation = BucketSimulation(seed)
+        simulation.run()
+        seen += simulation.seen
+    assert set(seen) == set(RARE)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_the_simulation_finds_that(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation.patch(monkeypatch)
+    assert hunt(mutation.seed) is not None
 
 
 @pytest.mark.parametrize("kind", [BucketSimulation, BadCacheSimulation])
