@@ -31,6 +31,9 @@ from tests.support.bucket_worker import BucketWorker
 from tests.support.http import get
 from tests.support.waiting import until
 
+_TRIES = 3
+"""Failed requests after which an append that could succeed would have."""
+
 
 class Load:
     """Programs that send without pause, and a pipeline that completes what one of them sends."""
@@ -56,6 +59,12 @@ class Load:
             self.stored.look()
         self.stored.check_holds(acked)
         self.stored.check_completed(held_by(self.programs), self.pipeline.completed)
+
+    def check_nothing_is_stored(self) -> None:
+        """While the store is away: several tries later, the worker considers nothing more as durable."""
+        before, tries = durable_bytes(self.worker), failures(self.worker)
+        until(lambda: failures(self.worker) >= tries + _TRIES)
+        assert durable_bytes(self.worker) == before
 
     def read_stored(self) -> None:
         """What was stored before the store went away."""
@@ -117,14 +126,26 @@ def kill_stores(
                 until(lambda: blockage(under.worker), lambda: get(under.worker.http_port, "/status"))
                 assert "blocked by the object store: " in blockage(under.worker)
                 under.read_stored()
+                under.check_nothing_is_stored()
             finally:
                 store.start()
             under.wait_for_acks()
             until(lambda: not blockage(under.worker))
+            under.check()
             report(f"kill {number + 1}: acknowledged again")
         report(f"{under.finish():,} messages, each stored once and in order")
         assert under.worker.is_running
         check_bucket(store.url(prefix))
+
+
+def durable_bytes(worker: BucketWorker) -> int:
+    """Which alone is acknowledged."""
+    return int(get(worker.http_port, "/status")["store"]["bucket"]["bytes"])
+
+
+def failures(worker: BucketWorker) -> int:
+    """How many requests to the store have failed."""
+    return sum(get(worker.http_port, "/status")["store"]["bucket"]["failures"].values())
 
 
 def blockage(worker: BucketWorker) -> str:

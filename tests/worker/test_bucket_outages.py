@@ -61,6 +61,27 @@ class Sending:
         assert not self._thread.is_alive()
 
 
+class Throttle:
+    """A store that throttles the log, and carries out a request now and then."""
+
+    def __init__(self) -> None:
+        self._passes = threading.Semaphore(0)
+        self._passed = threading.Event()
+
+    def refuse(self, method: str, path: str) -> tuple[int, str] | None:
+        if method != "PUT" or "/log/" not in path:
+            return None
+        if not self._passes.acquire(blocking=False):
+            return SLOW_DOWN
+        self._passed.set()
+        return None
+
+    def let_one_pass(self) -> None:
+        self._passed.clear()
+        self._passes.release()
+        assert self._passed.wait(SECONDS_MAX)
+
+
 # At a start.
 
 
@@ -159,18 +180,21 @@ def test_a_program_gets_fewer_credits_while_the_store_throttles_and_gets_them_ba
             (session,) = http.get(worker.http_port, "/status")["sessions"]
             return int(session["credits"])
 
-        begun = free()
-        sent = begun // 2
-        assert sent > 10
-        proxy.refuse = lambda method, path: SLOW_DOWN if method == "PUT" and "/log/" in path else None
-        for number in range(1, sent + 1):
-            stream.send(number, number)
+        begun, throttle = free(), Throttle()
+        more = begun // 5
+        assert more > 5
+        proxy.refuse = throttle.refuse
+        stream.send(1, 1)
         until(lambda: "SlowDown" in blockage(worker), lambda: blockage(worker))
-        until(lambda: free() <= begun - sent, free)
-        assert stream.acked() < sent
+        for first in range(2, 2 + 3 * more, more):
+            for number in range(first, first + more):
+                stream.send(number, number)
+            throttle.let_one_pass()  # the group before these
+            until(lambda: stream.acked() == first - 1, stream.acked)  # noqa: B023
+            until(lambda: free() == begun - more, free)
         proxy.refuse = lambda *_: None
-        until(lambda: stream.acked() == sent)
-        until(lambda: free() > begun - sent // 2, free)
+        until(lambda: stream.acked() == 1 + 3 * more)
+        until(lambda: free() == begun, free)
 
 
 def test_a_proxy_without_a_store_ends_no_worker(tmp_path: Path, s3_url: str, proxy: StoreProxy) -> None:
