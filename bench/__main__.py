@@ -42,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--directory", type=Path, metavar="DIR", help="where to write; its disk is measured")
     made.add_argument("--simulate", action="store_true", help="cluster: only what is simulated")
     made.add_argument("--beside-disk", action="store_true", help="bucket: only ingest and the pipeline, beside a disk")
+    made.add_argument(
+        "--shards", type=int, default=0, metavar="N", help="bucket: only take-overs, of a worker that has N shards"
+    )
     made.add_argument("--only", action="append", metavar="FAMILY", help="connectors: codecs, web, databases, …")
     made.add_argument("--bytewax-python", type=Path, metavar="PATH", help="pipeline: a Python that has Bytewax")
     made.add_argument("--flink-python", type=Path, metavar="PATH", help="pipeline: a Python that has PyFlink")
@@ -56,7 +59,7 @@ def run(name: str, options: argparse.Namespace) -> Report:
     pythons = {}
     match name:
         case "bucket":
-            pythons = {"beside_disk": options.beside_disk}
+            pythons = {"beside_disk": options.beside_disk, "shards": options.shards}
         case "connectors" if options.only:
             if unknown := {*options.only} - {*benchmark.FAMILIES}:
                 raise SystemExit(f"unknown: {', '.join(unknown)}; --only takes {', '.join(benchmark.FAMILIES)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.bucket_journal import SIZES, Appends, BareLoop, JournalLoop, Place
-from bench.bucket_workers import BUCKET, DISK, Note, ingest, pipeline, take_overs
+from bench.bucket_workers import BUCKET, DISK, Note, ingest, pipeline, starts, take_overs
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement
 from bench.harness import Report, base_directory, figures, interleave, percentile, progress, ratios, surroundings
@@ -32,6 +32,11 @@ GOAL = 0.7
 TAKE_OVER_SECONDS_MAX = 10.0
 """With the lease, which is six seconds."""
 
+STARTS = "start with a full log: seconds"
+
+START_SECONDS_MAX = 4.0
+"""What the lease leaves of the time for a take-over."""
+
 GROWTH_MAX = 1.5
 """A take-over with ten times as much in the journal: about the same."""
 
@@ -44,14 +49,20 @@ class Effort:
     """In the journal when a worker is killed."""
     take_overs: int
     """For each size."""
+    log_groups: int
+    """In a log that nobody has folded, when a worker starts."""
     ingest_rounds: int
     pipeline_rounds: int
     """0: Spark is not started."""
     pipeline_events: int
 
 
-QUICK = Effort(3, 3.0, (0.1, 0.5), take_overs=2, ingest_rounds=3, pipeline_rounds=1, pipeline_events=1_000_000)
-FULL = Effort(7, 10.0, (1.0, 10.0), take_overs=5, ingest_rounds=10, pipeline_rounds=3, pipeline_events=5_000_000)
+QUICK = Effort(
+    3, 3.0, (0.1, 0.5), take_overs=2, log_groups=499, ingest_rounds=3, pipeline_rounds=1, pipeline_events=1_000_000
+)
+FULL = Effort(
+    7, 10.0, (1.0, 10.0), take_overs=5, log_groups=499, ingest_rounds=10, pipeline_rounds=3, pipeline_events=5_000_000
+)
 
 WARMUP_S = 0.3
 
@@ -63,11 +74,15 @@ def run(
     sizes: Mapping[str, int] = SIZES,
     *,
     beside_disk: bool = False,
+    shards: int = 0,
 ) -> BucketReport:
-    """`beside_disk`: only what is compared with a disk."""
+    """`beside_disk`: only what is compared with a disk. `shards`: only take-overs, of a worker that has so many."""
     if beside_disk:
-        effort, sizes = replace(effort, gigabytes=()), {}
+        effort, sizes = replace(effort, gigabytes=(), log_groups=0), {}
+    if shards:
+        effort, sizes = replace(effort, log_groups=0, ingest_rounds=0, pipeline_rounds=0), {}
     steps = 2 * len(sizes) * effort.rounds + len(effort.gigabytes) * (effort.take_overs + 1)
+    steps += effort.take_overs if effort.log_groups else 0
     steps += 2 * effort.ingest_rounds + (2 * (effort.pipeline_rounds + 1) if effort.pipeline_rounds else 0)
     with ExitStack() as stack:
         base = stack.enter_context(base_directory(directory))
@@ -81,10 +96,11 @@ def run(
         return BucketReport(
             labels=[*sizes],
             appends=interleave(loops, effort.rounds, lambda loop: loop.measure(), note),
-            take_overs=take_overs(store, base, effort.gigabytes, effort.take_overs, note),
+            take_overs=take_overs(store, base, effort.gigabytes, effort.take_overs, note, shards),
+            starts=starts(store, base, effort.log_groups, effort.take_overs, note) if effort.log_groups else [],
             ingest=ingest(store, base, _load(effort), note) if effort.ingest_rounds else {},
             pipeline=_pipeline(store, base, effort, note) if effort.pipeline_rounds else {},
-            settings={"seconds": effort.measure_s} | surroundings(base),
+            settings={"seconds": effort.measure_s, "shards": shards} | surroundings(base),
         )
 
 
@@ -108,21 +124,26 @@ class BucketReport(Report):
     ingest: Mapping[str, list[Measurement]]
     pipeline: Mapping[str, list[Counted]]
     settings: Mapping[str, object]
+    starts: list[float] = field(default_factory=list)
+    """Seconds, with a log that nobody has folded."""
     benchmark = "bucket"
 
     @property
     def goals(self) -> Mapping[str, float]:  # type: ignore[override]
         limits = dict.fromkeys((_seconds(size) for size in self.take_overs), TAKE_OVER_SECONDS_MAX)
+        limits[STARTS] = START_SECONDS_MAX
         return dict.fromkeys(self.labels, GOAL) | limits | dict.fromkeys(self._growth(), GROWTH_MAX)
 
     @property
     def at_most(self) -> Collection[str]:  # type: ignore[override]
-        return [*(_seconds(size) for size in self.take_overs), *self._growth()]
+        return [*(_seconds(size) for size in self.take_overs), *self._growth(), STARTS]
 
     def round_ratios(self) -> dict[str, list[float]]:
         found = {label: self._ratios(label) for label in self.labels}
         found |= {_seconds(size): seconds for size, seconds in self.take_overs.items()}
         found |= self._growth()
+        if self.starts:
+            found[STARTS] = self.starts
         if self.ingest:
             rates = {name: [one.events_per_s for one in rounds] for name, rounds in self.ingest.items()}
             found["ingest"] = ratios(rates[BUCKET], rates[DISK])
@@ -149,6 +170,7 @@ class BucketReport(Report):
         return {
             "appends": {name: _summary(rounds) for name, rounds in self.appends.items()},
             "take_over_s": {size: [round(one, 2) for one in seconds] for size, seconds in self.take_overs.items()},
+            "start_s": [round(one, 2) for one in self.starts],
             "ingest_events_per_s": _rates(self.ingest),
             "ingest_mb_per_s": {name: round(median(r.mb_per_s for r in got), 1) for name, got in self.ingest.items()},
             "pipeline_events_per_s": _rates(self.pipeline),

@@ -139,10 +139,12 @@ class JournalLoop:
 
 
 @contextmanager
-def open_journal(bucket: Bucket, cache: Path, threads: Executor) -> Iterator[tuple[BucketFiles, SegmentStore]]:
+def open_journal(
+    bucket: Bucket, cache: Path, threads: Executor, shard: int = 0
+) -> Iterator[tuple[BucketFiles, SegmentStore]]:
     """With a segment to append to."""
     settings = StoreSettings()
-    files = BucketFiles(bucket, RealFiles(cache), executor=threads)
+    files = BucketFiles(bucket, RealFiles(cache), shard=shard, executor=threads)
     journal = FileJournal(files, settings)
     try:
         store = SegmentStore(journal, settings)
@@ -159,10 +161,24 @@ def commit(store: SegmentStore) -> None:
     store.journal.commit()
 
 
-def fill(bucket: Bucket, cache: Path, size: int) -> None:
-    """A journal with so many bytes."""
+UNFOLDED_GROUP_BYTES = 256 << 10
+
+
+def fill_log(bucket: Bucket, cache: Path, groups: int) -> None:
+    """A journal whose log nobody has folded: a start reads all of it. With 499 groups, 125 MiB, there is as much as
+    there can be.
+    """
+    block = os.urandom(UNFOLDED_GROUP_BYTES)
+    with reading_threads() as threads, open_journal(bucket, cache, threads) as (_, store):
+        for _ in range(groups):
+            store.append(SEGMENT, [block])
+            commit(store)
+
+
+def fill(bucket: Bucket, cache: Path, size: int, shard: int = 0) -> None:
+    """A journal with so many bytes, folded."""
     block = os.urandom(min(8 << 20, size))
-    with reading_threads() as threads, open_journal(bucket, cache, threads) as (files, store):
+    with reading_threads() as threads, open_journal(bucket, cache, threads, shard) as (files, store):
         files.start()
         for _ in range(-(-size // len(block))):
             store.append(SEGMENT, [block])

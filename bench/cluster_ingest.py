@@ -10,23 +10,20 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 from uuid import uuid4
 
-from bench.bucket_workers import Note
+from bench.bucket_workers import SERVED_SECONDS_MAX, Note, served_ports, shard_of
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement, Trials
 from bench.contenders import shards
 from bench.contenders.ingest import Ingest, IngestLink, IngestTarget
-from bench.harness import BenchmarkFailed, interleave
+from bench.harness import interleave
 from bench.load import Generators
 from bench.processes import Server, ports_file, start_server
-from penstock.cli.connect import get_json
-from penstock.cluster.places import Kind, Thing, choose
-from penstock.core.errors import PenstockError
 from penstock.testing.seaweedfs import SeaweedFS
 
 SHARDS = (1, 2)
@@ -37,10 +34,6 @@ STREAMS = 2
 GENERATORS = 2
 """One process that sends as fast as one shard stores would be the bottleneck of two."""
 
-SERVED_SECONDS_MAX = 120.0
-"""Until all shards of a host are served, on a busy machine."""
-
-
 STORES = ("seaweedfs", "file")
 THREADS, PROCESSES = "threads", "processes"
 
@@ -50,11 +43,6 @@ def sources() -> list[str]:
     names = [f"load-{number}" for number in range(10 * PROGRAMS)]
     first, second = ([name for name in names if shard_of(name, 2) == shard] for shard in range(2))
     return [name for pair in zip(first, second, strict=False) for name in pair][:PROGRAMS]
-
-
-def shard_of(source: str, shards: int) -> int:
-    """Where it will be placed."""
-    return choose(Thing(Kind.SOURCE, source), range(shards))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +78,11 @@ class OnHost(Ingest):
         self.options = ("--shards", str(self._shards), "--store", url)  # type: ignore[misc]
         server = super().start(directory)
         try:
-            self._ports = self._wait(server)
+            self._ports = served_ports(server, self._shards)
         except BaseException:
             server.stop()
             raise
         return server
-
-    def _wait(self, server: Server) -> tuple[int, ...]:
-        """The shards' ports for programs, when all are served."""
-        deadline = time.monotonic() + SERVED_SECONDS_MAX
-        while time.monotonic() < deadline:
-            with suppress(PenstockError):
-                found = get_json(f"127.0.0.1:{server.ports['http']}", "/cluster")["shards"]
-                ports = tuple(
-                    int(one["addresses"]["connector"].rpartition(":")[2]) for one in found if one["addresses"]
-                )
-                if len(ports) == self._shards and all(map(_accepts, ports)):
-                    return ports
-            time.sleep(0.1)
-        raise BenchmarkFailed(f"{self.name}: not all shards are served after {SERVED_SECONDS_MAX:.0f} s")
 
     def load(self, server: Server) -> ProgramTarget:  # type: ignore[override]  # noqa: ARG002
         return ProgramTarget(self._ports, tuple(sources()))

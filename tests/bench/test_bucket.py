@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.bucket import FULL, QUICK, BucketReport, Effort, run
-from bench.bucket_journal import SIZES, Appends
+from bench.bucket import FULL, QUICK, STARTS, BucketReport, Effort, run
+from bench.bucket_journal import SIZES, UNFOLDED_GROUP_BYTES, Appends, fill_log
 from bench.contender import Measurement
+from penstock.store.bucket_files import BucketFiles
+from penstock.testing.faulty_bucket import FaultyBucket
+from penstock.testing.memory_files import MemoryFiles
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -18,6 +21,7 @@ SHORT = Effort(
     measure_s=0.3,
     gigabytes=(0.001,),
     take_overs=1,
+    log_groups=20,
     ingest_rounds=1,
     pipeline_rounds=0,
     pipeline_events=0,
@@ -67,12 +71,30 @@ def test_the_efforts_have_the_sizes_that_the_goals_name() -> None:
 @pytest.mark.process
 def test_everything_but_spark_is_measured(tmp_path: Path) -> None:
     found = run(SHORT, tmp_path, sizes={"4 KiB": 4096, "1 MiB": 1 << 20})
-    assert set(found.ratios()) == {"4 KiB", "1 MiB", "take-over 0.001 GB: seconds", "ingest"}
+    assert set(found.ratios()) == {"4 KiB", "1 MiB", "take-over 0.001 GB: seconds", STARTS, "ingest"}
     assert all(value > 0 for value in found.ratios().values())
     facts = found.details()["appends"]["journal 1 MiB"]  # type: ignore[index]
     assert facts["put_per_gb"] >= 950
     assert all(seconds >= 4 for rounds in found.take_overs.values() for seconds in rounds), "there is a lease"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_take_overs_of_a_worker_with_several_shards_are_measured_alone(tmp_path: Path) -> None:
+    found = run(SHORT, tmp_path, shards=2)
+    assert set(found.ratios()) == {"take-over 0.001 GB: seconds"}
+    assert all(seconds >= 4 for rounds in found.take_overs.values() for seconds in rounds), "there is a lease"
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_a_log_that_is_to_be_read_at_a_start_is_not_folded(tmp_path: Path) -> None:
+    bucket = FaultyBucket()
+    fill_log(bucket, tmp_path / "cache", 30)
+    reader = BucketFiles(bucket, MemoryFiles(), read_only=True)
+    assert reader.counts().log_objects >= 30
+    assert reader.counts().bytes >= 30 * UNFOLDED_GROUP_BYTES
 
 
 @pytest.mark.long
