@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.core.errors import Damaged
-from penstock.ingest import stored_claims
+from penstock.ingest import stored_claims, stream_claims
 from penstock.ingest.stored_claims import StoredClaims, claims_segment
 from penstock.ingest.stream_claims import (
     Begin,
@@ -69,6 +69,31 @@ async def test_a_successor_gets_what_its_predecessors_had(running: RunningServer
     await claims.apply([claim(1, 1, 1), claim(2, 1, 2), claim(3, 0, 1), Begin(1, 2)])
     assert await claims.held(1, 2) == {1: ClaimId(1, 1, 1), 2: ClaimId(1, 1, 2)}
     assert await claims.held(1, 1) == Replaced(2)
+
+
+async def test_other_tasks_run_while_all_streams_are_looked_at_for_a_successor(
+    running: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_claims, "LOOKS", 1)
+    claims = await registry(running)
+    await claims.apply([claim(number, 1, number) for number in range(1, 201)])
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    monkeypatch.setattr(claims, "_durable", durable_at_once)
+    assert {*await claims.held(1, 2)} == {*range(1, 201)}  # type: ignore[misc]
+    other.cancel()
+    assert turns >= 200
+
+
+async def durable_at_once() -> None:
+    pass
 
 
 async def test_the_number_of_streams_is_limited(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.core.errors import Damaged
+from penstock.ingest import stream_claims
 from penstock.ingest.stream_claims import (
     Answer,
     Begin,
@@ -133,6 +134,32 @@ def test_what_is_held_comes_in_parts() -> None:
     answers(registry, Begin(0, 2))
     assert [*registry.held(0, 2, limit=2)] == [1, 2]
     assert len(registry.held(0, 2)) == 5
+    answers(registry, *(given_up(claim(0, number, stream_id=number), 3, term=2) for number in (1, 2, 4)))
+    assert [*registry.held(0, 2)] == [3, 5]
+
+
+def test_streams_are_looked_at_once_in_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_claims, "LOOKS", 2)
+    registry = StreamClaims()
+    answers(registry, *(claim(0, number, stream_id=number) for number in range(1, 6)), Begin(0, 2))
+    assert len([*registry.find_held(0, 2)]) == 3
+    assert len(registry.held(0, 2)) == 5
+    assert [*registry.find_held(0, 2)] == []
+    answers(registry, claim(0, 1, stream_id=3, term=2), Begin(0, 3))
+    assert len([*registry.find_held(0, 3)]) == 3
+    assert registry.held(0, 3)[3] == ClaimId(0, 2, 1)
+
+
+def test_commands_between_looks_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_claims, "LOOKS", 2)
+    registry = StreamClaims()
+    answers(registry, *(claim(0, number, stream_id=number) for number in range(1, 6)), Begin(0, 2))
+    looking = registry.find_held(0, 2)
+    next(looking)
+    answers(registry, given_up(claim(0, 1, stream_id=1), term=2), given_up(claim(0, 5, stream_id=5), term=2))
+    assert answers(registry, claim(1, 1, stream_id=5), claim(0, 1, term=2, stream_id=8)) == [Granted(NOTHING_YET)] * 2
+    assert [*looking] == [None, None]
+    assert [*registry.held(0, 2)] == [2, 3, 4]
 
 
 # The partition

@@ -109,8 +109,10 @@ class StoredClaims:
         answer = self._claims.apply(begin).answer
         if isinstance(answer, Replaced):
             return answer
-        found = self._claims.held(partition, term)
         self._append([encode(begin)])
+        for _ in self._claims.find_held(partition, term):
+            await asyncio.sleep(0)
+        found = self._claims.held(partition, term)
         await self._durable()
         return found
 

@@ -20,6 +20,7 @@ old command takes it away from its session.
 Both machines decide, and do no input or output. A command that has changed the registry is answered when it is durable.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -30,6 +31,9 @@ import msgspec
 
 from penstock.core.errors import Damaged
 from penstock.protocol.connector.frames import NOTHING_YET
+
+LOOKS = 20_000
+"""Streams that are looked at without a break: some milliseconds."""
 
 HELD_MAX = 10_000
 """Streams in one answer to a shard that was taken over: below 1 MB."""
@@ -152,6 +156,8 @@ class StreamClaims:
         """By partition: the highest term, and the highest number in it."""
         self._waiting: dict[int, set[int]] = {}
         """By stream: the partitions that were refused. Only in memory: who waits asks again from time to time."""
+        self._inherited: dict[int, tuple[int, list[int]]] = {}
+        """By partition: a term, and the streams that it may still have under older ones. Only in memory."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -174,15 +180,34 @@ class StreamClaims:
 
     def held(self, partition: int, term: int, limit: int = HELD_MAX) -> dict[int, ClaimId]:
         """Streams that the partition has under older terms than this one, which has begun: its owner gives them up,
-        and asks again until there are none.
+        and asks again until there are none. The first time, all streams are looked at: see `find_held`.
         """
-        found: dict[int, ClaimId] = {}
-        for stream_id, stream in self._streams.items():
-            if stream.partition == partition and 0 < stream.term < term:
+        deque(self.find_held(partition, term), maxlen=0)
+        (_, left), found = self._inherited[partition], dict[int, ClaimId]()
+        while left and len(found) < limit:
+            stream_id = left.pop()
+            if self._is_held(stream_id, partition, term):
+                stream = self._streams[stream_id]
                 found[stream_id] = ClaimId(partition, stream.term, stream.number)
-                if len(found) == limit:
-                    break
+        left.extend(reversed(found))  # the owner may ask again before it has given them up
         return found
+
+    def find_held(self, partition: int, term: int) -> Iterator[None]:
+        """Yields after every LOOKS streams that were looked at, so that others may act: there may be millions. Once the
+        term has begun, none is added to what the partition has under older ones.
+        """
+        if self._inherited.get(partition, (0, []))[0] == term:
+            return
+        streams, found = [*self._streams], list[int]()
+        for start in range(0, len(streams), LOOKS):
+            found += (one for one in streams[start : start + LOOKS] if self._is_held(one, partition, term))
+            yield
+        found.reverse()
+        self._inherited[partition] = term, found
+
+    def _is_held(self, stream_id: int, partition: int, term: int) -> bool:
+        stream = self._streams[stream_id]
+        return stream.partition == partition and 0 < stream.term < term
 
     def _claim(self, stream_id: int, claim: ClaimId) -> Outcome:
         if self.holder(stream_id) == claim:  # repeated
