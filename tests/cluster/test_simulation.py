@@ -14,11 +14,11 @@ from tests.ingest import test_stream_claims
 
 SEEDS = 24
 """Even ones and odd ones: these are harsher."""
-FAILED_ONCE = (500_438, 501_532, 600_108, 50)
+FAILED_ONCE = (500_438, 501_532, 600_108, 50, 1169)
 """A process found out late that it had taken a shard over, while another one was about to do so. A program got the
 answers to a connection that it had given up. An owner that had slept renewed its lease while the leader deleted its
 record, so that another one took over at once. A process was killed while it wrote its first record, and its shard was
-to be handed to it for ever.
+to be handed to it for ever. A candidate was taken for dead just before it took the shard over.
 """
 HUNT_MAX = 300
 """Seeds in which each mutation is found; usually in the first, which is known."""

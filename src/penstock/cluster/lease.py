@@ -219,6 +219,8 @@ class _Acquisition:
                 self._waiting = waiting
                 self._on_waiting(waiting)
                 return self._watch.pause(waiting)
+            if self._asked is None:  # somebody took us for dead meanwhile, and has ended our record
+                return 0.0
         self._known = None
         return self._take(known)
 
