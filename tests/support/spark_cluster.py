@@ -114,6 +114,9 @@ class SparkCluster:
         own = [process.pid for process in self._processes.values()]
         return [*own, *(pid for parent in own for pid in _descendants(parent))]
 
+    def executors(self) -> list[int]:
+        return [pid for pid in self.pids() if _EXECUTOR in command_of(pid)]
+
     def logs(self) -> str:
         return "\n".join(log.read_text(errors="replace")[-2000:] for log in self.folder.glob("*.log"))
 

@@ -14,10 +14,10 @@ between what the registry said when it was granted the stream and what it report
 registry says that nobody has it.
 
 A standalone Spark cluster with two workers runs two pipelines over seven of the sources. The sink of one writes files,
-that of the other is a program, behind the same proxy. An acknowledgement of these sources means that the sinks have the
-message, which is checked all the time; at the end the sinks have every message once, with its bytes, and the messages
-of each stream in order. With `--no-spark` there are no pipelines, and programs send more: otherwise the cluster, Spark
-and the store share one machine.
+that of the other is a program, behind the same proxy. Executors are killed, and the driver, which is started again. An
+acknowledgement of these sources means that the sinks have the message, which is checked all the time; at the end the
+sinks have every message once, with its bytes, and the messages of each stream in order. With `--no-spark` there are no
+pipelines, and programs send more: otherwise the cluster, Spark and the store share one machine.
 """
 
 import argparse
@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -106,6 +107,13 @@ FULL_CUTS_ENOUGH = 5
 DRIVER_SECONDS_MAX = 600
 """Until a driver has started, or gone on after everything around it was killed, on a busy machine."""
 
+EACH_FAULT = (
+    *("kill_shard", "cut_programs", "move", "cut_off", "stop_shard", "drain"),
+    *("stop_host", "join", "kill_host", "rebalance", "join", "overload"),
+)
+"""For a short run: each of them happens, one after the other."""
+FAULTS_OF_SPARK = ("kill_executor", "kill_driver")
+
 LOG_CHARS = 3000
 """The end of each host's log, which is printed after a failure."""
 
@@ -115,9 +123,17 @@ console = Console(highlight=False)
 class Faults:
     """What happens to the cluster. At least one host is never stopped or killed at a time."""
 
-    def __init__(self, hosts: Hosts, network: ProgramNetwork, proxies: Sequence[StoreProxy], random: Random) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        network: ProgramNetwork,
+        proxies: Sequence[StoreProxy],
+        random: Random,
+        pipelines: "Pipelines | None" = None,
+    ) -> None:
         """`network`: between programs and hosts; `proxies`: between each host and the store."""
         self._hosts = hosts
+        self._pipelines = pipelines
         self._network = network
         self._proxies = proxies
         self._random = random
@@ -130,12 +146,20 @@ class Faults:
         """How often programs were cut off from everything."""
 
     def one(self) -> None:
-        kinds: list[Callable[[], bool]] = [self._kill_host, self._kill_shard, self._stop_host, self._stop_shard]
-        kinds += [self._move, self._rebalance, self._drain, self._cut_off, self._overload, self._join]
-        kinds += [self._cut_programs, self._cut_programs]
-        kind = self._random.choice(kinds)
-        if kind():
-            self.done[kind.__name__.strip("_")] += 1
+        kinds = ["kill_host", "kill_shard", "stop_host", "stop_shard", "move", "rebalance", "drain", "cut_off"]
+        kinds += ["overload", "join", "cut_programs", "cut_programs"]
+        kinds += FAULTS_OF_SPARK if self._pipelines is not None else ()
+        self.try_one(self._random.choice(kinds))
+
+    def try_one(self, kind: str) -> bool:
+        """Whether it could be done."""
+        is_done: bool = getattr(self, f"_{kind}")()
+        self.done[kind] += is_done
+        return is_done
+
+    @property
+    def has_spark(self) -> bool:
+        return self._pipelines is not None
 
     def end(self) -> None:
         """Everybody is awake, and the store can be reached."""
@@ -204,6 +228,12 @@ class Faults:
         timer = threading.Timer(self._random.uniform(*seconds), act)
         timer.start()
         self._wakers.append(timer)
+
+    def _kill_executor(self) -> bool:
+        return self._pipelines is not None and self._pipelines.kill_executor(self._random)
+
+    def _kill_driver(self) -> bool:
+        return self._pipelines is not None and self._pipelines.kill_driver()
 
     def _move(self) -> bool:
         return self._ask(
@@ -279,8 +309,9 @@ Program = Sending | RawProgram | Rivals
 class Pipelines:
     """The driver of both pipelines, and what their sinks have: `left` writes files, `right` is a program."""
 
-    def __init__(self, folder: Path, hosts: Hosts, network: ProgramNetwork, master: str) -> None:
+    def __init__(self, folder: Path, hosts: Hosts, network: ProgramNetwork, cluster: SparkCluster) -> None:
         folder.mkdir()
+        self._cluster = cluster
         (folder / "both.py").write_text(PIPELINES)
         self._files, self._program = folder / "left", folder / "right"
         port = free_port()
@@ -290,7 +321,7 @@ class Pipelines:
         self._serving.start()
         sinks = {"left": f"file:{self._files}", "right": f"connector://{network.address(port)}"}
         workers = ",".join(f"127.0.0.1:{one.http_port}" for one in hosts.all)
-        options = ["--worker", workers, "--master", master, "--checkpoint", str(folder / "shared")]
+        options = ["--worker", workers, "--master", cluster.url, "--checkpoint", str(folder / "shared")]
         options += [part for name, value in executor_conf().items() for part in ("--conf", f"{name}={value}")]
         options += [part for name, url in sinks.items() for part in ("--sink", f"{name}/out={url}")]
         self.run = Run(folder, "both.py", *options, "--shared-checkpoint", SPARK_LOCAL_IP="127.0.0.1")
@@ -306,6 +337,21 @@ class Pipelines:
             source, stream, number, value = line.split(",")
             found.setdefault((source, stream), []).append((int(number), value))
         return found
+
+    def kill_executor(self, random: Random) -> bool:
+        """Spark starts another one."""
+        executors = self._cluster.executors()
+        if not executors:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(random.choice(executors), signal.SIGKILL)
+        return True
+
+    def kill_driver(self) -> bool:
+        """It is started again at once."""
+        self.run.kill()
+        self.run.__enter__()
+        return True
 
     def close(self) -> None:
         self._sink.stop()
@@ -345,7 +391,7 @@ class Pipelines:
 def spark_pipelines(folder: Path, hosts: Hosts, network: ProgramNetwork) -> Iterator[Pipelines]:
     (folder / "spark").mkdir()
     with SparkCluster(folder / "spark") as cluster:
-        made = Pipelines(folder / "pipelines", hosts, network, cluster.url)
+        made = Pipelines(folder / "pipelines", hosts, network, cluster)
         with closing(made), made.run:
             http = f"127.0.0.1:{hosts.all[0].http_port}"
             made.run.until(lambda: all(is_running(http, name) for name in PIPELINE_NAMES), DRIVER_SECONDS_MAX)
@@ -353,9 +399,17 @@ def spark_pipelines(folder: Path, hosts: Hosts, network: ProgramNetwork) -> Iter
 
 
 def run(
-    folder: Path, url: str, random: Random, seconds: float, proxies: Sequence[StoreProxy] = (), *, spark: bool = False
+    folder: Path,
+    url: str,
+    random: Random,
+    seconds: float | None,
+    proxies: Sequence[StoreProxy] = (),
+    *,
+    spark: bool = False,
 ) -> str:
-    """`proxies`: between each host and the store, if any. Raises AssertionError. Returns what has happened."""
+    """`proxies`: between each host and the store, if any. `seconds`: of random faults; None: each fault once, and
+    programs continue after it. Raises AssertionError. Returns what has happened.
+    """
     every, patience = (SPARK_EVERY_SECONDS, DRIVER_SECONDS_MAX) if spark else (EVERY_SECONDS, SECONDS_MAX)
     options = ["--file-root", str(folder), "--retention", "keep", "--partitions", f"{SPREAD}={PARTITIONS}"]
     with ExitStack() as stack:
@@ -367,11 +421,8 @@ def run(
         pipelines = stack.enter_context(spark_pipelines(folder, made, network)) if spark else None
         seeds = ",".join(network.address(one.connector_port) for one in made.all)
         programs = [stack.enter_context(one) for one in all_programs(seeds, random, every)]
-        faults = Faults(made, network, proxies, random)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            faults.one()
-            time.sleep(random.uniform(*PAUSE_SECONDS))
+        faults = Faults(made, network, proxies, random, pipelines)
+        for _ in random_faults(faults, random, seconds) if seconds is not None else each_fault(faults, made, programs):
             if pipelines is not None:
                 pipelines.check_acknowledged(programs)
         faults.end()
@@ -394,6 +445,27 @@ def run(
             said += f"; {pipelines.check(stored):,} of them in the sinks"
             pipelines.check_acknowledged(programs)
     return said
+
+
+def random_faults(faults: Faults, random: Random, seconds: float) -> Iterator[None]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        faults.one()
+        time.sleep(random.uniform(*PAUSE_SECONDS))
+        yield
+
+
+def each_fault(faults: Faults, hosts: Hosts, programs: Sequence[Program]) -> Iterator[None]:
+    """After each of them, something is acknowledged."""
+
+    def acknowledged() -> int:
+        return sum(sum(one.acknowledged_ids().values()) for one in programs)
+
+    for kind in (*EACH_FAULT, *(FAULTS_OF_SPARK if faults.has_spark else ())):
+        until(partial(faults.try_one, kind), hosts.said, hosts.seconds)
+        before = acknowledged()
+        until(lambda before=before: acknowledged() > before, hosts.said, hosts.seconds)  # type: ignore[misc]
+        yield
 
 
 def all_programs(seeds: str, random: Random, every: float) -> Iterator[AbstractContextManager[Program]]:

@@ -1,5 +1,6 @@
 """A short run of the campaign against a cluster."""
 
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -10,7 +11,7 @@ from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java
 from penstock.testing.seaweedfs import SeaweedFS
 from tests.support.store_proxy import store_proxy
-from tests.worker.cluster_campaign import HOSTS, run
+from tests.worker.cluster_campaign import EACH_FAULT, FAULTS_OF_SPARK, HOSTS, run
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -26,6 +27,8 @@ def test_every_message_is_stored_and_delivered_once_whatever_happens_to_hosts_pr
         spark = False
     with ExitStack() as stack:
         proxies = [stack.enter_context(store_proxy(seaweedfs.endpoint)) for _ in range(HOSTS)]
-        said = run(tmp_path, s3_url, Random(4), 12.0, proxies, spark=spark)
+        said = run(tmp_path, s3_url, Random(4), None, proxies, spark=spark)
     assert "once and in order" in said
     assert ("in the sinks" in said) == spark
+    for kind, count in Counter((*EACH_FAULT, *(FAULTS_OF_SPARK if spark else ()))).items():
+        assert f"{count} {kind}" in said
