@@ -23,8 +23,9 @@ from bench.cluster_growth import (
     TAKE_OVER_SECONDS,
     WRITES_MAX,
     Growth,
+    Registry,
     grow,
-    registry_bytes_per_stream,
+    measure_registry,
 )
 from bench.cluster_ingest import COMPARED, SHARDS, SIDE_BY_SIDE, STORES, ingest
 from bench.cluster_threads import RUNS, compare
@@ -77,14 +78,14 @@ def run(
             note(f"{workers} workers")
             sizes.append(grow(workers, LOSSES))
         note("the registry of streams")
-        per_stream = registry_bytes_per_stream(effort.streams)
-    return ClusterReport(sizes, per_stream, surroundings(directory or Path.cwd()), found, threads)
+        registry = measure_registry(effort.streams)
+    return ClusterReport(sizes, registry, surroundings(directory or Path.cwd()), found, threads)
 
 
 @dataclass
 class ClusterReport(Report):
     sizes: list[Growth]
-    bytes_per_stream: float
+    registry: Registry
     settings: Mapping[str, object]
     ingest: Mapping[str, list[Measurement]] = field(default_factory=dict)
     """By the names of its contenders; empty if everything is simulated."""
@@ -115,7 +116,9 @@ class ClusterReport(Report):
                 for name, rounds in self.ingest.items()
             },
             "sizes": [_facts(size) for size in self.sizes],
-            "registry_bytes_per_stream": round(self.bytes_per_stream),
+            "registry_bytes_per_stream": round(self.registry.bytes),
+            "registry_restore_s": round(self.registry.restored_s * STREAMS, 1),
+            "registry_look_s": round(self.registry.looked_at_s * STREAMS, 1),
             "first_bottleneck": first_bottleneck(self.sizes[-1]),
         }
 
@@ -154,10 +157,13 @@ class ClusterReport(Report):
             console.print(part)
 
     def notes(self) -> Iterable[str]:
-        total = self.bytes_per_stream * STREAMS / 1e9
+        registry = self.registry
         yield (
-            f"The registry of streams has {self.bytes_per_stream:.0f} bytes of memory for each: {total:.1f} GB for "
-            f"{STREAMS:,} streams, if they were all of one source."
+            f"The registry of streams has {registry.bytes:.0f} bytes of memory for each: "
+            f"{registry.bytes * STREAMS / 1e9:.1f} GB for {STREAMS:,} streams, if they were all of one source. A new "
+            f"owner of the registry needs {registry.restored_s * STREAMS:.0f} s to restore them, beside reading; a new "
+            f"owner of a partition waits {registry.looked_at_s * STREAMS:.1f} s until all were looked at, while others "
+            "are answered."
         )
         yield (
             f"S3 promises {WRITES_MAX:,} PUTs and {READS_MAX:,} GETs per second and prefix. Given, not measured here: "
@@ -193,11 +199,14 @@ def first_bottleneck(size: Growth) -> str:
     )
     slow += " noticed late"
     puts = f"PUTs for leases: {WRITES_MAX:,} a second are reached at {for_puts:,} workers"
-    first, other = (slow, puts) if for_leader <= for_puts else (puts, slow)
+    for_gets = int(READS_MAX / (size.per_second("GET") / size.workers))
+    gets = f"GETs, mostly for the ends of logs: {READS_MAX:,} a second are reached at {for_gets:,} workers"
+    first, *others = (text for _, text in sorted([(for_leader, slow), (for_puts, puts), (for_gets, gets)]))
     return (
-        f"The first bottleneck is {first}. The next: {other}. One record for each worker, which is the lease of all "
-        f"its processes, would move both: {size.workers / LEASE_TIMING.renew:,.0f} PUTs a second and a look of "
-        f"{one_record:.1f} s with {size.workers:,} workers."
+        f"The first bottleneck is {first}. The next: {'; '.join(others)}. One record for each worker, which is the "
+        f"lease of all its processes, would move the leader's look and the PUTs: "
+        f"{size.workers / LEASE_TIMING.renew:,.0f} PUTs a second and a look of {one_record:.1f} s with "
+        f"{size.workers:,} workers."
     )
 
 

@@ -4,12 +4,14 @@ to reassign the shards of workers that are lost.
 Nothing here is estimated that can be counted. Hosts, owners and standbys are the real ones (`worker.membership`,
 `cluster.lease`): each makes one round on a bucket in memory that has as many records as the cluster would have, and its
 requests and bytes are counted. Records are encoded, the registry of streams is filled and measured. A reassignment is
-played through in simulated time, with the real `LiveHosts` and `assigned`. What is given are the constants below.
+played through in simulated time, with the real `LiveHosts` and `assigned`. What is given are the constants below, and
+how often each shard looks at the end of its log, and at the settings of its sources.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,7 +34,9 @@ from penstock.cluster.records import (
     worker_key,
 )
 from penstock.core.types import Buffer
-from penstock.ingest.stream_claims import Claim, ClaimId, StreamClaims
+from penstock.ingest.partitions import LOOK_SECONDS
+from penstock.ingest.stream_claims import Begin, Claim, ClaimId, Relinquish, StreamClaims
+from penstock.store.bucket_files import OWNER_SECONDS
 from penstock.testing.faulty_bucket import Objects
 from penstock.worker.membership import DEAD_MAX, Membership
 
@@ -43,6 +47,8 @@ START_SECONDS = 1.5
 """From the start of a shard process to its first look at the shard's owner."""
 TAKE_OVER_SECONDS = 2.5
 """From the end of the lease to the first acknowledgement: `script/bench bucket`."""
+DECLARED_SOURCES = 1
+"""Of each shard: sources that an application in another shard declares, and of which the shard has a partition."""
 LIST_PAGE = 1000
 """Keys in the reply to one LIST."""
 WRITES_MAX, READS_MAX = 3500, 5500
@@ -147,10 +153,16 @@ class Growth:
     def per_second(self, kind: str) -> float:
         """Requests of the whole cluster. A round that takes longer than two seconds is made less often."""
         counts = {"leader": 1, "host": self.workers - 1, "owner": self.shards}
-        return sum(
+        in_rounds = sum(
             counts[role] * each.requests[kind] / max(LEASE_TIMING.renew, each.seconds)
             for role, each in self.rounds.items()
         )
+        return in_rounds + self.looks_per_second if kind == "GET" else in_rounds
+
+    @property
+    def looks_per_second(self) -> float:
+        """At the ends of the logs of shards that nothing is written to, and at the settings of a source."""
+        return self.shards * (1 / OWNER_SECONDS + DECLARED_SOURCES / LOOK_SECONDS)
 
     @property
     def assignment_bytes_per_change(self) -> int:
@@ -302,17 +314,44 @@ def _detected(
 # The registry of streams.
 
 
-def registry_bytes_per_stream(streams: int) -> float:
-    """Of the real structure, with claims of a thousand partitions."""
+PARTITIONS = 1000
+
+
+@dataclass(frozen=True)
+class Registry:
+    """For each stream."""
+
+    bytes: float
+    restored_s: float
+    """When the shard of the registry has a new owner, which answers nothing before."""
+    looked_at_s: float
+    """When the shard of a partition has one, which asks what its predecessors had."""
+
+
+def measure_registry(streams: int) -> Registry:
+    """The real structure, with claims of a thousand partitions."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    registry = StreamClaims()
-    random = Random(1)
-    numbers: Counter[int] = Counter()
-    for _ in range(streams):
-        partition = random.randrange(1000)
-        numbers[partition] += 1
-        registry.apply(Claim(random.getrandbits(64), ClaimId(partition, 3, 1_000_000 + numbers[partition])))
+    registry = _registry(streams)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return (after - before) / streams
+    rows, restored = [*registry.snapshot()], StreamClaims()
+    began = time.process_time()
+    for row in rows:
+        restored.restore(row)
+    restored_s = time.process_time() - began
+    restored.apply(Begin(0, 4))
+    began = time.process_time()
+    while held := restored.held(0, 4):
+        for stream_id, claim in held.items():
+            restored.apply(Relinquish(stream_id, claim, 4, 0, is_complete=False))
+    return Registry((after - before) / streams, restored_s / streams, (time.process_time() - began) / streams)
+
+
+def _registry(streams: int) -> StreamClaims:
+    registry, random, numbers = StreamClaims(), Random(1), Counter[int]()
+    for _ in range(streams):
+        partition = random.randrange(PARTITIONS)
+        numbers[partition] += 1
+        registry.apply(Claim(random.getrandbits(64), ClaimId(partition, 3, 1_000_000 + numbers[partition])))
+    return registry
