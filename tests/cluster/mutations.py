@@ -218,19 +218,6 @@ def registry_not_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(process.Serving, "_asked", asked)
 
 
-def held_by_anybody(patch: pytest.MonkeyPatch) -> None:
-    """A process that was replaced as the registry lists what predecessors had."""
-
-    def asked(self: process.Serving, request: process.Request, reply: Callable[[Any], None]) -> None:
-        if isinstance(request, process.AskHeld):
-            reply(self.state.registries[request.part.source].held(request.part.number, request.term))
-        else:
-            original(self, request, reply)
-
-    original = process.Serving._asked
-    patch.setattr(process.Serving, "_asked", asked)
-
-
 def held_before_its_term(patch: pytest.MonkeyPatch) -> None:
     """A new owner gives up what predecessors had before it begins: they may claim more meanwhile."""
     patch.setattr(PartitionClaims, "begin", lambda self: Begin(self.partition, 0))
@@ -350,7 +337,6 @@ MUTATIONS = [
     Mutation("a stream is given up before it is durable", given_up_before_it_is_durable, 20),
     Mutation("a renewal counts from its answer", renewed_when_answered, 255),
     Mutation("a repeated claim counts", repeated_claims_count, 101),
-    Mutation("a registry that was replaced lists streams", held_by_anybody, 125),
     Mutation("a candidate that slept counts its sleep", counts_requests, 137),
     Mutation("what is planned counts as complete", planned_counts_as_done, 33),
     Mutation("an owner that was late goes on silently", goes_on_silently, 94),

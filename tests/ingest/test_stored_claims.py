@@ -71,6 +71,25 @@ async def test_a_successor_gets_what_its_predecessors_had(running: RunningServer
     assert await claims.held(1, 1) == Replaced(2)
 
 
+async def test_what_predecessors_had_is_reported_only_by_a_process_that_can_write(
+    running: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was replaced as the registry would miss streams."""
+    claims = await registry(running)
+    for _ in range(2):
+        written = running.store.length(claims_segment("orders"))
+        await claims.held(1, 2)
+        assert running.store.length(claims_segment("orders")) > written
+    never = asyncio.Event()
+    monkeypatch.setattr(claims, "_durable", never.wait)
+    asking = asyncio.create_task(claims.held(1, 2))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    never.set()
+    await asking
+
+
 async def test_other_tasks_run_while_all_streams_are_looked_at_for_a_successor(
     running: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
