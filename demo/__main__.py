@@ -123,9 +123,12 @@ class Demo:
         return pipeline.watermark == END_OF_TIME and pipeline.complete == pipeline.planned
 
     def _pipeline(self) -> PipelineStatus:
+        """A worker that was just started does not serve its shard yet."""
         with CoordinatorClient(self.worker.address("http")) as coordinator:
-            (pipeline,) = coordinator.pipelines()
-        return pipeline
+            while not (found := coordinator.pipelines()):
+                self._check_alive()
+                time.sleep(TURN_SECONDS)
+        return found[0]
 
     def _check_alive(self) -> None:
         failed = [part for part in self.programs if part.exit_status]
@@ -229,6 +232,7 @@ def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     table.add_row("late, or not to be processed", f"{verdict.late:,}")
     table.add_row("windows that were emitted more than once", f"{verdict.repeated:,}")
     table.add_row("cells that differ from the independent calculation", f"{verdict.wrong_cells:,}")
+    table.add_row("committed bytes, line by line", "right" if verdict.has_right_bytes else "wrong")
     for part in demo.parts:
         if part.kills:
             table.add_row(f"{part.name} killed with SIGKILL", f"{part.kills} ({part.processes_killed} processes)")

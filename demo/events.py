@@ -1,8 +1,10 @@
 """The demo's events: the same for the same (program, stream, number), so that anybody can work out the right result."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -57,3 +59,15 @@ def expected(per_stream: int) -> dict[Cell, Total]:
         counts[cell] += 1
         amounts[cell] += each.amount
     return {cell: Total(counts[cell], amounts[cell]) for cell in counts}
+
+
+def line(cell: Cell, total: Total) -> bytes:
+    """What the sink writes for a result, byte for byte."""
+    row: dict[str, str | int] = {"vehicle": cell.key, "window_start": _time(cell.window_ms)}
+    row |= {"window_end": _time(cell.window_ms + WINDOW_MS), "pane": "on_time", "revision": 0}
+    row |= {"count": total.count, "amount": total.amount, "event_time": _time(cell.window_ms + WINDOW_MS - 1)}
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

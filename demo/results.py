@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from demo.events import PROGRAMS, STREAMS, Cell, Total, expected
+from demo.events import PROGRAMS, STREAMS, Cell, Total, expected, line
 from penstock.client.segments import SegmentClient
 from penstock.client.sink import read_committed
 from penstock.core.errors import NoSuchSegment
@@ -19,6 +19,7 @@ class Results:
 
     file: Path
     totals: dict[Cell, Total] = field(default_factory=dict)
+    lines: list[bytes] = field(default_factory=list)
     repeated: int = 0
     _offset: int = 0
 
@@ -31,8 +32,8 @@ class Results:
         if end > self._offset:
             with self.file.open("rb") as file:
                 file.seek(self._offset)
-                for line in file.read(end - self._offset).splitlines():
-                    self._take(line)
+                for each in file.read(end - self._offset).splitlines(keepends=True):
+                    self._take(each)
             self._offset = end
 
     def _take(self, line: bytes) -> None:
@@ -41,6 +42,7 @@ class Results:
         cell = Cell(round(start.timestamp() * 1000), row["vehicle"])
         self.repeated += cell in self.totals
         self.totals[cell] = Total(row["count"], row["amount"])
+        self.lines.append(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,13 @@ class Verdict:
     late: int
     repeated: int
     wrong_cells: int
+    has_right_bytes: bool
+    """All that was committed. The order of lines depends on where epochs end."""
 
     @property
     def is_good(self) -> bool:
-        return self.sent == self.stored == self.processed and not (self.late or self.repeated or self.wrong_cells)
+        is_right = self.has_right_bytes and not (self.late or self.repeated or self.wrong_cells)
+        return is_right and self.sent == self.stored == self.processed
 
 
 def judge(address: str, results: Results, per_stream: int) -> Verdict:
@@ -69,6 +74,7 @@ def judge(address: str, results: Results, per_stream: int) -> Verdict:
         late=_events(address, ["pipeline/traffic/late", "pipeline/traffic/err"]),
         repeated=results.repeated,
         wrong_cells=sum(right.get(cell) != totals.get(cell) for cell in cells),
+        has_right_bytes=sorted(results.lines) == sorted(line(cell, total) for cell, total in right.items()),
     )
 
 

@@ -89,14 +89,15 @@ class MovedRun:
     def lose_machine(self) -> None:
         shutil.rmtree(self._folder / f"machine-{self._starts}", ignore_errors=True)
 
-    def committed(self) -> list[str]:
+    def committed(self) -> list[bytes]:
+        """Lines with their ends. The order within an epoch is not defined."""
         try:
             parts = read_committed_parts(self.outside / "results")
         except (RequestError, FileNotFoundError):  # nobody has written there yet
             return []
-        return b"".join(part.path.read_bytes()[: part.size] for part in parts).decode().splitlines()
+        return b"".join(part.path.read_bytes()[: part.size] for part in parts).splitlines(keepends=True)
 
-    def expected(self) -> list[str]:
+    def expected(self) -> list[bytes]:
         """Calculated without Penstock and Spark, byte for byte; sorted, as the order depends on the epochs."""
         counts: Counter[tuple[str, int]] = Counter()
         sums: Counter[tuple[str, int]] = Counter()
@@ -107,11 +108,11 @@ class MovedRun:
         return sorted(_pane(room, start, counts[room, start], sums[room, start]) for room, start in counts)
 
 
-def _pane(room: str, start: int, readings: int, celsius: int) -> str:
+def _pane(room: str, start: int, readings: int, celsius: int) -> bytes:
     end = start + MINUTE
     row = {"room": room, "window_start": _time(start), "window_end": _time(end), "pane": "on_time", "revision": 0}
     row |= {"readings": readings, "celsius": celsius}
-    return json.dumps(row, separators=(",", ":"))
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
 
 
 def _time(seconds: int) -> str:
