@@ -18,6 +18,7 @@ from penstock.client.segments import SegmentClient
 from penstock.spark.run.class_archive import SWITCH, find_archive
 from penstock.testing.seaweedfs import SeaweedFS
 from tests.support import ports
+from tests.support.mariadb_server import MariaDbServer, need_mariadb
 from tests.support.postgres_server import PostgresServer, need_postgres
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.tokens import TOKEN_FILE, set_token_variables
@@ -25,7 +26,7 @@ from tests.support.tokens import TOKEN_FILE, set_token_variables
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
 
-SERVERS = frozenset({"mosquitto", "nats_server", "postgres_server", "rabbitmq_server", "seaweedfs"})
+SERVERS = frozenset({"mariadb_server", "mosquitto", "nats_server", "postgres_server", "rabbitmq_server", "seaweedfs"})
 """The fixtures of tests that need a server, which is a process."""
 
 HANG_S = 60.0
@@ -137,6 +138,15 @@ def postgres_server() -> Iterator[PostgresServer]:
     """The PostgreSQL of all tests of this process: each uses names of its own. A test that kills it starts it again."""
     need_postgres()
     server = PostgresServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDbServer]:
+    """The MariaDB of all tests of this process: each has its own database. A test that kills it starts it again."""
+    need_mariadb()
+    server = MariaDbServer()
     yield server
     server.stop()
 

@@ -1,10 +1,9 @@
-"""Rows by SQLAlchemy: an epoch and its number in one transaction, on SQLite and on PostgreSQL."""
+"""Rows by SQLAlchemy: an epoch and its number in one transaction, on SQLite, PostgreSQL and MariaDB."""
 
 import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
@@ -18,6 +17,7 @@ from sqlalchemy.dialects import mysql
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.registry import make_connector, parse_options
 from penstock.connectors.sink_api import SinkLost
+from penstock.connectors.sql import sink as sink_module
 from penstock.connectors.sql.connector import Sql
 from penstock.connectors.sql.options import SqlOptions
 from penstock.connectors.sql.rows import BadRow, RowPlan
@@ -26,6 +26,8 @@ from penstock.connectors.tables import RowSchema, UnknownFields
 from penstock.core.errors import RequestError
 from tests.connectors.databases.database import FORK, Database
 from tests.delivery.fake_epoch import FakeEpoch
+from tests.support.mariadb_server import MariaDbServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import SECONDS_MAX
 
 SCHEMA: RowSchema = [
@@ -49,16 +51,25 @@ ROW = {
 
 
 class Target:
-    """A table in one of the databases."""
+    """A table in one of the databases. `server` can be killed."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, server: PostgresServer | MariaDbServer | None = None) -> None:
         self.url = url
+        self._server = server
+
+    def restart(self) -> None:
+        """After a crash."""
+        assert self._server is not None
+        self._server.kill()
+        self._server.start()
 
     def options(self, **more: Any) -> SqlOptions:
         return SqlOptions(**({"url": self.url, "table": "t %"} | more))
 
     def query(self, statement: str) -> list[Any]:
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
+        if engine.dialect.name == "mysql":
+            statement = statement.replace('"', "`")
         try:
             with engine.begin() as connection:
                 found = connection.execute(sa.text(statement))
@@ -70,13 +81,28 @@ class Target:
         return self.query(f'SELECT {columns} FROM "t %" ORDER BY 1')
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.process)])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+SERVERS = [pytest.param(name, marks=pytest.mark.process) for name in ("postgresql", "mariadb")]
+
+
+@pytest.fixture(params=["sqlite", *SERVERS])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     if request.param == "sqlite":
-        yield Target(f"sqlite:///{tmp_path}/a.db")
-        return
-    database = request.getfixturevalue("database")
-    yield Target(f"postgresql+psycopg://postgres@/{database.name}?host={database.server.socket_folder}")
+        return Target(f"sqlite:///{tmp_path}/a.db")
+    return on_server(request)
+
+
+@pytest.fixture(params=SERVERS)
+def server_target(request: pytest.FixtureRequest) -> Target:
+    return on_server(request)
+
+
+def on_server(request: pytest.FixtureRequest) -> Target:
+    if request.param == "mariadb":
+        server: MariaDbServer = request.getfixturevalue("mariadb_server")
+        return Target(server.new_database(), server)
+    database: Database = request.getfixturevalue("database")
+    host = database.server.socket_folder
+    return Target(f"postgresql+psycopg://postgres@/{database.name}?host={host}", database.server)
 
 
 def epoch(number: int, *rows: dict[str, Any] | bytes) -> FakeEpoch:
@@ -111,7 +137,7 @@ async def test_the_table_is_created_and_values_have_the_types_of_its_columns(tar
     assert target.rows("id, more") == [(1, None), (2, None), (3, 7)]
     described = Sql(options).describe_table([*more, ("last", "string")])
     assert described.exists
-    assert described.statements == ['ALTER TABLE "t %" ADD COLUMN last TEXT']
+    assert [one.replace("`", '"') for one in described.statements] == ['ALTER TABLE "t %" ADD COLUMN last TEXT']
 
 
 async def test_an_epoch_that_is_delivered_again_changes_nothing(target: Target) -> None:
@@ -122,6 +148,20 @@ async def test_an_epoch_that_is_delivered_again_changes_nothing(target: Target) 
     assert target.rows("id") == [(1,), (2,), (3,)]
     assert target.query(f"SELECT sink, format, incarnation, epoch FROM {EPOCHS.name}") == [("p/db", 1, 1, 5)]
     assert first.taken == 1, "all blocks are taken, also of an epoch that is left out"
+
+
+async def test_without_an_upsert_of_its_own_a_database_gets_deletions_before_the_rows(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for dialects of which SQLAlchemy knows no such statement. A row replaces the whole one of its key."""
+    monkeypatch.setattr(sink_module, "upsert", lambda *_: None)
+    target.query('CREATE TABLE "t %" (id BIGINT, name VARCHAR(9), a TEXT, PRIMARY KEY (id, name))')
+    options = target.options(upsert=("id", "name"))
+    first = [{"id": 1, "name": "x", "a": "1"}, {"id": 1, "name": "y", "a": "2"}, {"id": 2, "name": "x", "a": "3"}]
+    await deliver(options, epoch(0, *first))
+    again = epoch(1, {"id": 1, "name": "y", "a": "4"}, {"id": 3, "name": "z"}, {"id": 1, "name": "y", "a": "5"})
+    await deliver(options, again, again)
+    assert target.rows() == [(1, "x", "1"), (1, "y", "5"), (2, "x", "3"), (3, "z", None)]
 
 
 async def test_an_upsert_keeps_the_last_row_of_a_key_and_columns_without_a_field(target: Target) -> None:
@@ -154,7 +194,7 @@ async def test_a_row_that_cannot_be_written_leaves_nothing_of_its_epoch(target: 
         (b"no json", "message 9: it is not a JSON object"),
         ({"id": 2, "other": 1}, "row 2 of the epoch: no column for its field 'other'"),
         ({"id": 2, "at": "soon"}, "row 2 of the epoch: its field 'at' cannot be converted"),
-        ({"id": None}, "(?i)not.null"),
+        ({"id": None}, "(?i)not.null|cannot be null"),
     ):
         with pytest.raises(SinkLost, match=reason):
             await deliver(target.options(), epoch(0, {"id": 1}, bad))
@@ -227,9 +267,8 @@ def _killed(url: str, number: int) -> None:
 
 
 @pytest.mark.process
-async def test_a_server_that_is_killed_in_an_epoch_or_at_its_commit_has_each_epoch_once(database: Database) -> None:
-    url = f"postgresql+psycopg://postgres@/{database.name}?host={database.server.socket_folder}"
-    target = Target(url)
+async def test_a_server_that_is_killed_in_an_epoch_or_at_its_commit_has_each_epoch_once(server_target: Target) -> None:
+    target = server_target
     target.query('CREATE TABLE "t %" (id BIGINT)')
     sink = SqlSink(target.options(), "p/db")
     write, commit = sink._writer.write, sink._writer.commit
@@ -240,15 +279,15 @@ async def test_a_server_that_is_killed_in_an_epoch_or_at_its_commit_has_each_epo
         write(block)
         writes += 1
         if writes == 2:
-            database.restart()
+            target.restart()
 
     def restart_and_commit() -> None:
-        database.restart()
+        target.restart()
         commit()
 
     def commit_and_restart() -> None:
         commit()
-        database.restart()
+        target.restart()
         raise SinkLost("the reply to the commit never came")
 
     faults = (("write", write_half), ("commit", restart_and_commit), ("commit", commit_and_restart))
