@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.connectors.api import Lost, Outgoing
+from penstock.connectors.api import Host, Lost, Outgoing
 from penstock.connectors.load_test import Arrived, Bench, BenchOptions
+from penstock.testing.frame import Frame
 from tests.connectors.recording_host import RecordingHost, running
 from tests.support.waiting import SECONDS_MAX, eventually
 
@@ -74,6 +75,22 @@ async def test_what_arrives_is_counted_by_its_latency(caplog: pytest.LogCaptureF
         "latency_to_5ms": 1,
         "latency_over_60000ms": 1,
     }
+
+
+async def test_a_delivery_that_has_failed_is_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind an outbox, as every connector that does not take epochs: nothing is left out, and it may come twice."""
+    deliver, failures = Bench.deliver, iter([True, False])
+
+    async def failing_once(self: Bench, outgoing: Outgoing, host: Host) -> None:
+        await deliver(self, outgoing, host)
+        if next(failures, False):
+            raise Lost("its reply is lost")
+
+    monkeypatch.setattr(Bench, "deliver", failing_once)
+    async with Frame(tmp_path, Bench, {}) as frame:
+        epoch = frame.give(None, [b"a", b"b", b"c"])
+        await frame.until(lambda: frame.has_left(epoch))
+        assert frame.instance.host.counts["arrived_events"] == 6
 
 
 def test_a_line_has_the_rate_and_percentiles_since_the_last_one() -> None:

@@ -78,7 +78,7 @@ class Bench(Connector[BenchOptions]):
         example={"size": 200, "rate": 5000, "count": 1_000_000},
         shown_by=ShownBy(
             source="tests/connectors/test_source_kills.py::test_each_number_is_stored_once_and_in_order_although_the_worker_is_killed",
-            sink="tests/connectors/test_load_test.py::test_what_arrives_is_counted_by_its_latency",
+            sink="tests/connectors/test_load_test.py::test_a_delivery_that_has_failed_is_counted_again",
         ),
     )
 

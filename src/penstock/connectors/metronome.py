@@ -11,8 +11,8 @@ from penstock.core.types import Guarantee
 
 class MetronomeOptions(Options):
     """An event is `{"tick": NUMBER, "at_us": TIME}`. The number is the time since 1970 divided by the interval, and is
-    also the event's id, so a restart repeats no tick. Ticks that are due while the worker is down or the stream is
-    paused are skipped.
+    also the event's id, so a restart repeats no tick. It is at-most-once: ticks that are due while the worker is down
+    or the stream is paused are skipped. `cron` can catch up.
     """
 
     interval: SomeSeconds
@@ -24,7 +24,7 @@ class Metronome(Connector[MetronomeOptions]):
         name="metronome",
         text="Sends an event at regular intervals.",
         options=MetronomeOptions,
-        capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=True),
+        capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, resumes=True, own_event_times=True),
         example={"interval": "1s"},
         shown_by=ShownBy(
             source="tests/connectors/test_source_kills.py::test_each_number_is_stored_once_and_in_order_although_the_worker_is_killed",

@@ -112,7 +112,7 @@ class Segment(Connector[SegmentOptions]):
         example={"segment": "numbers"},
         url=UrlForm(written="segment:NAME", place=segment, fields=("segment",)),
         shown_by=ShownBy(
-            source="tests/spark/test_crashes.py",
+            source="tests/spark/test_source_queries.py::test_raw_segments_and_several_sources_can_be_read_together",
             sink="tests/application/test_sink_kills.py::test_every_value_reaches_programs_functions_and_segments",
         ),
     )

@@ -85,7 +85,7 @@ def stored(worker: WorkerProcess) -> dict[int, list[bytes]]:
 
 
 @pytest.mark.parametrize("kind", ["kafka", "redis"])
-def test_every_event_is_stored_once_and_in_order_although_worker_and_broker_are_killed(
+def test_every_event_is_stored_once_and_in_order_although_the_worker_is_killed_and_the_broker_goes_away(
     kind: str, tmp_path: Path
 ) -> None:
     with started(kind) as peer, WorkerProcess(tmp_path / "data") as worker:

@@ -24,6 +24,9 @@ class DeltaOptions(LakeOptions):
 
     The sink writes checkpoints of the log, but deletes nothing from it. The table's maintainer cleans it: Spark
     does so after each checkpoint that it writes, and `DeltaTable.cleanup_metadata()` of delta-rs when it is called.
+
+    In the tests, what it writes is read by delta-rs, and its data files also by Spark: no second reader of the
+    log was tried.
     """
 
 

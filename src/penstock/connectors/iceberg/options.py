@@ -23,6 +23,9 @@ class IcebergOptions(LakeOptions):
     have expired. Other programs may write to the table, compact it and expire snapshots at any time.
 
     A crash may leave files that no snapshot names: `remove_orphan_files` of Iceberg deletes them.
+
+    In the tests, what it writes is read by pyiceberg, and its data files also by Spark: no second reader of the
+    snapshots was tried.
     """
 
     path: Annotated[str, Field(min_length=1)]

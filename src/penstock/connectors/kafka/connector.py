@@ -39,7 +39,7 @@ class Kafka(Connector[KafkaOptions]):
             credentials="Use a connector in YAML, with `sasl:` and a reference to the password.",
         ),
         shown_by=ShownBy(
-            source="tests/connectors/brokers/test_source_kills.py::test_every_event_is_stored_once_and_in_order_although_worker_and_broker_are_killed",
+            source="tests/connectors/brokers/test_source_kills.py::test_every_event_is_stored_once_and_in_order_although_the_worker_is_killed_and_the_broker_goes_away",
             sink="tests/connectors/brokers/test_kafka_sink.py::test_a_worker_that_is_killed_in_an_epoch_leaves_nothing_that_is_written_twice",
         ),
     )

@@ -65,6 +65,11 @@ class KafkaOptions(Options):
     in `penstock sink list`. The records of one key are in the order of the epoch. A record that is too large for Kafka
     stops the sink, with its reason in the same place: raise the topic's `max.message.bytes` and `message.max.bytes`, or
     park the epoch.
+
+    The tests run against the cluster that librdkafka simulates: its protocol, groups, rebalances and retention are
+    real enough, but it keeps topics in memory, so its connections are cut and the broker is not killed; it neither
+    hides nor removes what an aborted transaction has written; and it has no replicas, no users and no TLS. What depends
+    on these was not tried with a broker.
     """
 
     brokers: Annotated[tuple[str, ...], Field(min_length=1)]

@@ -39,7 +39,7 @@ class RedisStreams(Connector[RedisOptions]):
             credentials="Use a connector in YAML, with a reference to the password.",
         ),
         shown_by=ShownBy(
-            source="tests/connectors/brokers/test_source_kills.py::test_every_event_is_stored_once_and_in_order_although_worker_and_broker_are_killed",
+            source="tests/connectors/brokers/test_source_kills.py::test_every_event_is_stored_once_and_in_order_although_the_worker_is_killed_and_the_broker_goes_away",
             sink="tests/application/test_database_sinks.py::test_redis_and_sql_have_each_event_once_though_the_worker_and_their_servers_are_killed",
         ),
     )
