@@ -231,7 +231,7 @@ class _Outgoing:
         ends = self.waiting + counts
         found, at = [], 0
         for one in own:
-            found.append(sum(ends[at : at + one]))
+            found.append((ends[at] if one == 1 else sum(ends[at : at + one])) if one else 0)
             at += one
         self.waiting = ends[at:]
         return found

@@ -1,6 +1,7 @@
 """Records cut into pieces of a fixed size, and pieces collected into records."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from pydantic import Field
 
@@ -98,8 +99,9 @@ class ValueChunks:
 
     def feed(self, values: Sequence[bytes]) -> list[bytes]:
         pieces = [_cut(value, self._size) for value in values]
-        self.counts = [int(last) for of in pieces for last in (*[0] * (len(of) - 1), 1)]
-        return [piece for of in pieces for piece in of]
+        ends = {count: [0] * (count - 1) + [1] for count in {*map(len, pieces)}}
+        self.counts = [*chain.from_iterable(ends[len(of)] for of in pieces)]
+        return [*chain.from_iterable(pieces)]
 
     def flush(self) -> list[bytes]:
         self.counts = []
