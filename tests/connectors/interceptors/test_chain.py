@@ -71,16 +71,8 @@ def test_bad_bytes_keep_the_records_before_them_and_every_byte_in_order() -> Non
     assert chain.buffered == 0
 
 
-def test_bad_bytes_end_the_stream_for_later_interceptors_and_are_the_whole_dead_letter() -> None:
+def test_bad_bytes_cut_off_an_incomplete_record_before_them() -> None:
     chain = IncomingChain([prefixed(record_bytes_max=4), lines()])
-    with pytest.raises(BadBytes) as raised:
-        chain.feed(framed(b"a\nb") + b"\x09too long")
-    assert raised.value.records == [b"a", b"b"]
-    assert raised.value.data == b"\x09too long"
-
-
-def test_an_unterminated_record_before_bad_bytes_is_a_dead_letter_with_them_if_it_would_be_one_alone() -> None:
-    chain = IncomingChain([prefixed(record_bytes_max=4), lines(unterminated="dead-letter")])
     with pytest.raises(BadBytes) as raised:
         chain.feed(framed(b"a\nb") + b"\x09too long")
     assert raised.value.records == [b"a"]
@@ -94,7 +86,7 @@ def test_at_the_end_buffered_records_are_emitted_and_partial_ones_are_bad() -> N
     assert chain.feed(framed(b"c\nd") + b"\x05") == [b"c"]
     with pytest.raises(BadBytes) as raised:
         chain.finish()
-    assert (raised.value.records, raised.value.data) == ([b"d"], b"\x05")
+    assert (raised.value.records, raised.value.data) == ([], b"d\x05")
 
 
 def test_cut_off_returns_buffered_bytes_and_no_record() -> None:

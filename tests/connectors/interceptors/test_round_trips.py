@@ -89,13 +89,18 @@ BEHIND_FRAMES = [
 ]
 
 
-def results(chain: IncomingChain, pieces: list[bytes]) -> tuple[list[bytes], bytes, list[Rejected]]:
+def results(
+    chain: IncomingChain, pieces: list[bytes], *, is_cut_off: bool = False
+) -> tuple[list[bytes], bytes, list[Rejected]]:
     """All records, the bytes of a dead letter, and what was rejected."""
     found: list[bytes] = []
     left = deque(pieces)
     try:
         while left:
             found += chain.feed(left.popleft())
+        if is_cut_off:
+            whole, rest = chain.cut_off()
+            return found + whole, rest, chain.take_rejected()
         found += chain.finish()
     except BadBytes as bad:
         return found + bad.records, b"".join((bad.data, *left)), chain.take_rejected()
@@ -109,14 +114,14 @@ def results(chain: IncomingChain, pieces: list[bytes]) -> tuple[list[bytes], byt
     st.lists(st.integers(0, 50), max_size=6),
 )
 @settings(max_examples=300, deadline=None)
-def test_bad_bytes_behind_whole_records_are_a_dead_letter_alone(
+def test_bad_bytes_are_a_dead_letter_with_a_record_that_they_cut_off_and_nothing_else(
     behind: list[InterceptorSpec], frames: list[bytes], bad: bytes, places: list[int]
 ) -> None:
     """Whatever stands behind the framing, and holds records back."""
     framing = InterceptorSpec(type="length-prefixed", config={"length_bytes": 1, "record_bytes_max": 8})
     chains = make_chains([framing, *behind], [])
     whole = b"".join(bytes([len(frame)]) + frame for frame in frames)
-    records, rest, rejected = results(chains.incoming(), [whole])
+    records, rest, rejected = results(chains.incoming(), [whole], is_cut_off=bool(bad))
     assert results(chains.incoming(), cut(whole + bad, places)) == (records, rest + bad, rejected)
 
 

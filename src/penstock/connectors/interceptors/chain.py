@@ -130,12 +130,18 @@ class IncomingChain:
 
     def _through(self, records: list[bytes], *, is_end: bool) -> tuple[list[bytes], dict[int, BadBytes]]:
         """The records behind the last interceptor, and the failures by the interceptors' numbers. Behind a failure the
-        stream has ended, too: what later interceptors have buffered came before the bad bytes, and is handed on.
+        stream is cut off: whole records that later interceptors have buffered came before the bad bytes, and are
+        handed on. One that is not whole may have continued in them, and is part of the dead letter.
         """
         failures: dict[int, BadBytes] = {}
         for number, stage in enumerate(self._stages):
             records, bad = _fed(stage, self._entered(number, records))
-            if bad is None and (is_end or failures):
+            if failures:
+                whole, rest = stage.cut_off()
+                records = records + whole
+                if bad is not None or rest:
+                    bad = BadBytes("cut off" if bad is None else str(bad), rest + (b"" if bad is None else bad.data))
+            elif bad is None and is_end:
                 last, bad = _finished(stage)
                 records = records + last
             if bad is not None:
