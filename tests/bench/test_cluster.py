@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.bucket_workers import shard_of
 from bench.cluster import ClusterReport, Effort, cores_of, first_bottleneck, run, runs_of
 from bench.cluster_growth import SHARDS_PER_WORKER, Registry, grow, measure_registry, reassign
-from bench.cluster_ingest import COMPARED, PROGRAMS, SIDE_BY_SIDE, STORES, THREADS, name_of, shard_of, sources
+from bench.cluster_ingest import COMPARED, PROGRAMS, SIDE_BY_SIDE, STORES, THREADS, name_of, sources
 from bench.cluster_threads import RUNS
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement
