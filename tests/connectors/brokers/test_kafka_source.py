@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.connectors.kafka.connector import Kafka
-from penstock.connectors.kafka.consumer import Known, PartitionName, resume_at, started_topics
+from penstock.connectors.kafka.consumer import Known, PartitionName, headers_by_name, resume_at, started_topics
 from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
@@ -66,6 +66,23 @@ async def test_headers_of_the_same_name_are_all_kept(cluster: KafkaCluster, topi
     async with Frame(tmp_path, Kafka, config(cluster, topic)) as frame:
         (event,) = await frame.until_stored(1)
         assert event.metadata["headers"] == {"x": ["1", None, "3"], "y": "2"}
+
+
+def test_many_headers_are_walked_twice_however_many_have_the_same_name() -> None:
+    class Headers(list[tuple[str, bytes | None]]):
+        walks = 0
+
+        def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
+            self.walks += 1
+            return super().__iter__()
+
+    headers = Headers(
+        [*((f"n{number}", b"1") for number in range(100)), *((f"n{number}", b"2") for number in range(50))]
+    )
+    found = headers_by_name(headers)
+    assert found == {f"n{number}": ["1", "2"] if number < 50 else "1" for number in range(100)}
+    assert [*found] == [f"n{number}" for number in range(100)]
+    assert headers.walks <= 2
 
 
 async def test_reading_continues_after_the_last_stored_event_whatever_kafka_has(

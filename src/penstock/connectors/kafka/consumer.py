@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -329,18 +329,18 @@ def _metadata(messages: Sequence[Any]) -> list[Mapping[str, Any]] | None:
     headers = [*map(Message.headers, messages)]
     if not any(headers):
         return None
-    return [{"headers": _by_name(each)} if each else {} for each in headers]
+    return [{"headers": headers_by_name(each)} if each else {} for each in headers]
 
 
-def _by_name(headers: Sequence[tuple[str, bytes | None]]) -> Mapping[str, Any]:
+def headers_by_name(headers: Collection[tuple[str, bytes | None]]) -> Mapping[str, Any]:
     """The text of each; all of them, in order, if several have the same name."""
     found = {name: _text(value) for name, value in headers}
     if len(found) == len(headers):
         return found
-    return {
-        name: text if sum(one == name for one, _ in headers) == 1 else [_text(v) for one, v in headers if one == name]
-        for name, text in found.items()
-    }
+    texts: dict[str, list[str | None]] = {name: [] for name in found}
+    for name, value in headers:
+        texts[name].append(_text(value))
+    return {name: several if len(several) > 1 else several[0] for name, several in texts.items()}
 
 
 def _text(value: bytes | None) -> str | None:
