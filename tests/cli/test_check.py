@@ -177,6 +177,23 @@ def test_json_has_every_mistake_and_it_ends_with_1(tmp_path: Path) -> None:
     assert late["mistakes"] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import json\n", "has no pipeline"),
+        (GOOD + "\nraise ValueError('mine')\n", "ValueError: mine"),
+        (GOOD.replace("@pipeline\n", '@pipeline(name="copy")\n'), "has two pipelines 'copy'"),
+    ],
+)
+def test_json_has_the_mistake_of_a_file_without_usable_pipelines(tmp_path: Path, text: str, reason: str) -> None:
+    result = check(tmp_path, text, "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert (found["file"], found["pipelines"]) == (str(tmp_path / "mine.py"), [])
+    (mistake,) = found["mistakes"]
+    assert reason in mistake["text"]
+
+
 def test_json_is_about_one_thing(tmp_path: Path) -> None:
     both = check(tmp_path, GOOD, "--json", "--master", "spark://127.0.0.1:1")
     assert "--json is for a file or for executors" in str(both.exception)

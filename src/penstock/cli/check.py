@@ -256,10 +256,18 @@ def _check_file(file: Path, sink: list[str] | None, *, as_json: bool) -> None:
             )
         check_application(file, as_json=as_json)
         return
-    found = [(pipeline, checked(pipeline)) for pipeline in bound_to(load_pipelines(file), sink or [])]
+    try:
+        pipelines = load_pipelines(file)
+    except RequestError as error:
+        if not as_json:
+            raise
+        typer.echo(json.dumps({"file": str(file), "pipelines": [], "mistakes": [_mistake(error)]}))
+        raise typer.Exit(1) from None
+    found = [(pipeline, checked(pipeline)) for pipeline in bound_to(pipelines, sink or [])]
     mistakes = sum(len(one.mistakes) for _, sinks in found for one in sinks)
     if as_json:
-        typer.echo(json.dumps({"file": str(file), "pipelines": [_pipeline_as_json(*one) for one in found]}))
+        shown = [_pipeline_as_json(*one) for one in found]
+        typer.echo(json.dumps({"file": str(file), "pipelines": shown, "mistakes": []}))
     else:
         console = Console(highlight=False)
         for pipeline, sinks in found:
