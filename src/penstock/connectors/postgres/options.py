@@ -76,9 +76,9 @@ class PostgresOptions(Options):
     used: otherwise the server's disk fills up. If the worker is killed in the middle of the snapshot, the next one
     starts over, after a `truncate` event for each table (until the snapshot is complete, the slot is called
     `SLOT_snapshot`). A slot that was dropped and created again by hand begins at its creation, and the changes between
-    are lost: a worker that has used the slot before stops the source then; one that was stopped meanwhile cannot know,
-    because PostgreSQL does not report when a slot was created. Schema changes, such as added columns, need no action:
-    each row has the columns that the table had at that time.
+    are lost. The source notices this, and stops, if it has used the slot since the worker was started and the connector
+    was last changed; otherwise it cannot know, because PostgreSQL does not report when a slot was created. Schema
+    changes, such as added columns, need no action: each row has the columns that the table had at that time.
 
     In modes `poll` and `changes`, numbers, booleans and JSON stay what they are; timestamps are ISO 8601 text, in UTC
     if they have a time zone; bytea is base64; everything else is PostgreSQL's text.
