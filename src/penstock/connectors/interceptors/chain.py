@@ -237,7 +237,7 @@ class _Outgoing:
         ends = self.waiting + counts
         found, at = [], 0
         for one in own:
-            found.append((ends[at] if one == 1 else sum(ends[at : at + one])) if one else 0)
+            found.append(ends[at] if one == 1 else sum(ends[at : at + one]))
             at += one
         self.waiting = ends[at:]
         return found
