@@ -133,7 +133,7 @@ def park(
         typer.echo(json.dumps({"pipeline": pipeline, "epoch": epoch, "parked": kept}))
         return
     for one in sinks:
-        typer.echo(f"parked epoch {epoch} of {pipeline}; its rows for {one.sink} can be read as source")
+        typer.echo(f"parked epoch {epoch} of {pipeline}; its rows for {one.sink} can be read as a source")
         typer.echo(
             f"  pipeline:{pipeline}/parked.{one.sink}   (penstock segment cat pipeline/{pipeline}/parked.{one.sink})"
         )

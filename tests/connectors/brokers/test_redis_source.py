@@ -244,6 +244,20 @@ def test_gaps_while_reading(found: Contents, count: int) -> None:
     assert (0 if gap is None else gap.entries) == count
 
 
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (contents(4, 0, b"4-1", None), "Redis has deleted 1 entry near 3-1 before it was read"),
+        (contents(2003, 0, b"9-1", None), "Redis has deleted 2,000 entries near 3-1 before they were read"),
+        (contents(None, 0, b"9-1", None), "Redis has deleted all entries near 3-1 before they were read"),
+    ],
+)
+def test_a_gap_says_how_many_entries_are_gone(found: Contents, reason: str) -> None:
+    gap = gap_while_reading(found, b"3-1", 3)
+    assert gap is not None
+    assert gap.reason == reason
+
+
 # Entries and ids.
 
 

@@ -17,6 +17,7 @@ from penstock.connectors.api import Host, Lost, Stream
 from penstock.connectors.redis.client import connect
 from penstock.connectors.redis.options import RedisOptions
 from penstock.connectors.streams import DRAINED, CompletedIds, first_of
+from penstock.core.counts import show_count
 from penstock.core.errors import NoRoom, PenstockError
 
 log = logging.getLogger(__name__)
@@ -135,9 +136,8 @@ def gap_while_reading(contents: Contents, at: bytes, read: int | None) -> Gap | 
 
 
 def _deleted(count: int | None, at: bytes) -> str:
-    return (
-        f"Redis has deleted {'all' if count is None else f'{count:,}'} entries near {at.decode()} before they were read"
-    )
+    entries = "all entries" if count is None else show_count(count, "entry", "entries")
+    return f"Redis has deleted {entries} near {at.decode()} before {'it was' if count == 1 else 'they were'} read"
 
 
 # Entries as events.
