@@ -191,6 +191,14 @@ async def test_rows_that_a_non_voting_sink_refuses_are_dead_letters_once_althoug
     assert not stage.scene.store.segments("coordinator/parking/")
 
 
+async def test_a_sink_that_has_refused_rows_is_not_waited_for_once_it_has_the_epoch(stage: Stage) -> None:
+    await stage.bind(following="c")
+    await stage.put_out({"out": [b"a", b"refused 1"]})
+    await stage.delivered()
+    assert stage.delivery is not None
+    assert stage.delivery._status(PIPELINE, "c").silent_seconds is None
+
+
 async def test_a_parked_epoch_is_kept_and_the_other_sinks_get_it(stage: Stage) -> None:
     delivery = stage.delivery
     assert delivery is not None

@@ -9,7 +9,7 @@ from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.coordinator.records import Records
 from penstock.core.errors import Damaged
 from penstock.delivery.outbox.rows import WANTED, encode_dead_letters, rows_of
-from penstock.protocol.stored.bulk import Wanted, decode
+from penstock.protocol.stored.bulk import Events, Wanted, decode
 from penstock.protocol.stored.names import Kind, output_segment
 
 BLOCK_BYTES = 4 << 20
@@ -72,36 +72,44 @@ class EpochData:
 
     async def blocks(self, wanted: Wanted = PLAIN) -> AsyncIterator[Block]:
         self._next_id, self.rows = self.start, 0
+        self.on_block()
+        async for events in self._events(wanted):
+            if len(events):
+                block = Block(events, self._next_id)
+                self._next_id = block.end_id
+                self.rows += len(block)
+                yield block
+            self.on_block()
+
+    def refuse(self, row: int, reason: str) -> None:
+        self.refused[row] = reason
+
+    async def dead_letters(self) -> list[bytes]:
+        """The rows that were refused, as they are stored, with their reasons. Nothing is asked of the sink. Raises as
+        `blocks` does if they cannot be read again.
+        """
+        found: list[bytes] = []
+        if not self.refused:
+            return found
+        first = 0
+        async for events in self._events(WANTED):
+            rows = [row for row in rows_of(events, first) if row.number in self.refused]
+            for reason, run in groupby(rows, key=lambda row: self.refused[row.number]):
+                found.append(encode_dead_letters([*run], reason))
+            first += len(events)
+        return found
+
+    async def _events(self, wanted: Wanted) -> AsyncIterator[Events]:
+        """What each read has found, which may be nothing."""
         at, length = self.offset, self.block_bytes
         while at < self.end:
-            self.on_block()
             data = await self.records.data(self.segment, at, length)
             events = decode(memoryview(data)[: self.end - at], at, Kind.STORED, wanted)
             if events.end == at:
                 length = self._longer(at, length)
                 continue
             at, length = events.end, self.block_bytes
-            if len(events):
-                block = Block(events, self._next_id)
-                self._next_id = block.end_id
-                self.rows += len(block)
-                yield block
-
-    def refuse(self, row: int, reason: str) -> None:
-        self.refused[row] = reason
-
-    async def dead_letters(self) -> list[bytes]:
-        """The rows that were refused, as they are stored, with their reasons."""
-        found: list[bytes] = []
-        if not self.refused:
-            return found
-        first = 0
-        async for block in self.blocks(WANTED):
-            rows = [row for row in rows_of(block.events, first) if row.number in self.refused]
-            for reason, run in groupby(rows, key=lambda row: self.refused[row.number]):
-                found.append(encode_dead_letters([*run], reason))
-            first += len(block)
-        return found
+            yield events
 
     def _longer(self, at: int, length: int) -> int:
         """A larger length, for an event that does not fit into this many bytes."""
