@@ -9,8 +9,11 @@ from penstock.connectors.sink_api import SinkLost
 from penstock.coordinator.deliveries import parked_port
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import PipelineError
+from penstock.delivery.sink_slot import SlotState, SlotStatus
 from penstock.protocol.stored.dead_letters import dead_letters_in
 from penstock.protocol.stored.names import output_segment
+from penstock.testing.memory_files import MemoryFiles
+from tests.coordinator.scene import STORE
 from tests.delivery.memory_sink import Refuse, Script
 from tests.delivery.stage import PIPELINE, Stage, values
 
@@ -197,6 +200,72 @@ async def test_a_sink_that_has_refused_rows_is_not_waited_for_once_it_has_the_ep
     await stage.delivered()
     assert stage.delivery is not None
     assert stage.delivery._status(PIPELINE, "c").silent_seconds is None
+
+
+async def test_refused_rows_that_cannot_be_read_again_make_the_delivery_wait_and_not_end(stage: Stage) -> None:
+    """The row is damaged whenever the sink has received it, three times."""
+    failures: list[int] = []
+    delivery = stage.delivery
+    assert delivery is not None
+
+    def damage(now: str) -> None:
+        if now == "before deliver":
+            failures.append(delivery._status(PIPELINE, "c").failures)
+        elif len(failures) <= 3:
+            swap(b"refused 1", b"damaged 1")
+
+    def swap(old: bytes, new: bytes) -> None:
+        assert isinstance(stage.scene.files, MemoryFiles)
+        for content in stage.scene.files._contents.values():
+            if (at := content.find(old)) >= 0:
+                content[at : at + len(old)] = new
+
+    def changed(_: str, __: str, status: SlotStatus) -> None:
+        if status.state is SlotState.WAITING:
+            assert "refused" not in status.reason
+            swap(b"damaged 1", b"refused 1")
+            delivery.retry(PIPELINE)
+
+    delivery.watchers.append(changed)
+    stage.scripts["c"] = damage
+    await stage.bind(following="c")
+    await stage.put_out({"out": [b"a", b"refused 1"]})
+    await stage.delivered()
+    assert failures == [0, 1, 2, 3], "each counts, although the sink accepted the epoch each time"
+    assert delivery._status(PIPELINE, "c").failures == 0
+    assert [one.deaths for one in delivery._supervisor.states() if one.deaths] == []
+    segment = stage.scene.store.read(output_segment(PIPELINE, parked_port("c")), 0, 1 << 20)
+    assert [one.event.payload for one in dead_letters_in(segment, 0)] == [b"refused 1"]
+
+
+async def test_dead_letters_that_have_no_room_make_the_delivery_wait_and_not_end(stage: Stage) -> None:
+    """They need a file of their own, which the disk has no room for at first."""
+    files, delivery = stage.scene.files, stage.delivery
+    assert isinstance(files, MemoryFiles)
+    assert delivery is not None
+    reasons: list[str] = []
+
+    def fill(now: str) -> None:
+        if now == "after deliver" and not reasons:
+            files._space = 0
+
+    def changed(_: str, __: str, status: SlotStatus) -> None:
+        if status.state is SlotState.WAITING:
+            reasons.append(status.reason)
+            files._space = None
+            delivery.retry(PIPELINE)
+
+    delivery.watchers.append(changed)
+    stage.scripts["c"] = fill
+    await stage.bind(following="c")
+    large = b"refused" + bytes(STORE.chapter_bytes + STORE.reserve_bytes)
+    await stage.put_out({"out": [b"a", large]})
+    await stage.delivered()
+    assert [one.partition(":")[0] for one in reasons] == ["the disk has no room"]
+    assert [one.deaths for one in delivery._supervisor.states() if one.deaths] == []
+    segment = stage.scene.store.read(output_segment(PIPELINE, parked_port("c")), 0, 1 << 20)
+    assert [one.event.payload for one in dead_letters_in(segment, 0)] == [large]
+    assert not stage.scene.store.segments("coordinator/parking/")
 
 
 async def test_a_parked_epoch_is_kept_and_the_other_sinks_get_it(stage: Stage) -> None:

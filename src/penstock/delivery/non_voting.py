@@ -10,7 +10,7 @@ from penstock.connectors.sink_api import NonVotingSink, Settling
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivery import next_to_follow
 from penstock.coordinator.machine.state import Pipeline
-from penstock.core.errors import PipelineError
+from penstock.core.errors import NoRoom, PipelineError, RequestError
 from penstock.delivery.backoff import Backoff
 from penstock.delivery.epoch_data import EpochData
 from penstock.delivery.sink_slot import SlotState, SlotStatus, close, reason_of
@@ -178,8 +178,7 @@ class NonVotingSlot:
             return False
         finally:
             self.status.answered()
-        self.status.succeeded()
-        self.backoff.succeeded()
+        self.status.set(SlotState.READY)
         unsettled = UnsettledEpoch(pipeline, batch, epoch, settling, began_ns)
         if settling is None and not len(self._unsettled):
             return await self._journal(unsettled)
@@ -189,21 +188,28 @@ class NonVotingSlot:
         return True
 
     async def _journal(self, done: UnsettledEpoch) -> bool:
+        """Return False if it has failed, or cannot be journalled now: nothing of it is, and the sink gets it again."""
         try:
             if done.settling is not None:
                 done.settling.result()
+            dead_letters = await done.epoch.dead_letters()
         except Exception as error:
             self._failed(done.seen, done.batch, done.began_ns, error)
             return False
         try:
-            dead_letters = await done.epoch.dead_letters()
             end = done.epoch.transaction.end
             await self._deliveries.follow(self._pipeline, done.seen, self._name, done.batch, end, dead_letters)
-            self._deliveries.delivered(self._pipeline, {self._name: done.epoch.rows - len(done.epoch.refused)})
-            self._trace(done.seen, done.batch, done.began_ns)
         except PipelineError:  # parked, reset or bound elsewhere meanwhile: look again
             self._unsettled.void()
             await asyncio.sleep(0)
+            return True
+        except (NoRoom, RequestError) as error:
+            self._failed(done.seen, done.batch, done.began_ns, error)
+            return False
+        self.status.succeeded()
+        self.backoff.succeeded()
+        self._deliveries.delivered(self._pipeline, {self._name: done.epoch.rows - len(done.epoch.refused)})
+        self._trace(done.seen, done.batch, done.began_ns)
         return True
 
     def _failed(self, pipeline: Pipeline, batch: int, began_ns: int, error: Exception) -> None:
