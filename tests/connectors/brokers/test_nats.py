@@ -319,7 +319,7 @@ async def test_rows_that_the_server_never_accepts_are_refused_and_the_others_are
     rows = [
         Row(0, 0, 0, NO_TIME, b"a", b"", b"one"),
         Row(1, 0, 1, NO_TIME, b"a b", b"", b"a blank in its key"),
-        Row(2, 0, 2, NO_TIME, b"a", b"", b"x" * 3000),
+        Row(2, 0, 2, NO_TIME, b"a", b"", b"x" * 4000),
         Row(3, 0, 3, NO_TIME, b"b", b"", b"two"),
     ]
     need(NatsServer)
@@ -333,9 +333,77 @@ async def test_rows_that_the_server_never_accepts_are_refused_and_the_others_are
                 await sink.close()
                 assert epoch.refused == {
                     1: "with its key, 'out.a b' is not a valid subject",
-                    2: "it has 3,000 bytes, and the server accepts 2,976 (max_payload)",
+                    2: "it has 4,000 bytes and up to 65 of headers, and the server accepts 4,000 (max_payload)",
                 }
             assert [one.data for one in await messages(stream, "S", "out.>")] == [b"one", b"two"]
+
+
+async def test_the_largest_row_that_the_server_accepts_is_published(tmp_path: Path) -> None:
+    headers = {MESSAGE_ID: "p/out:p:1:0/1", "Nats-Expected-Stream": "S"}
+    room = 4000 - len("NATS/1.0\r\nNats-Msg-Id: p/out:p:1:0/0\r\nNats-Expected-Stream: S\r\n\r\n")
+    need(NatsServer)
+    with NatsServer(tmp_path, "max_payload: 4000", free_port) as server:
+        async with jetstream(server) as stream:
+            await stream.add_stream(name="S", subjects=["out"])
+            sink, epoch = sink_of(server, exclusive=False), epoch_of(0, [b"x" * room, b"x" * (room + 1)])
+            await sink.deliver(epoch)
+            await sink.close()
+            assert [*epoch.refused] == [1]
+            assert [len(one.data) for one in await messages(stream, "S", "out")] == [room]
+        async with jetstream(server) as stream:
+            with pytest.raises(NatsError):
+                await stream.publish("out", b"x" * (room + 1), headers=headers)
+
+
+async def test_a_row_whose_headers_alone_are_too_large_is_refused(tmp_path: Path) -> None:
+    need(NatsServer)
+    with NatsServer(tmp_path, "max_payload: 2000", free_port) as server:
+        async with jetstream(server) as stream:
+            await stream.add_stream(name="S", subjects=["out"])
+            name = "p" * 2000
+            sink = NatsSink(NatsOptions(servers=[server.url], stream="S", subject="out"), name)
+            epoch = epoch_of(0, [b"x"])
+            await sink.deliver(epoch)
+            await sink.close()
+            assert "it has 1 bytes and up to 2,0" in epoch.refused[0]
+
+
+async def test_an_exclusive_sink_refuses_the_same_rows_when_it_gets_an_epoch_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row is a part of its own. The largest that is accepted also fits at the beginning of a part."""
+    monkeypatch.setattr("penstock.connectors.nats.sink.PART_ROWS_MAX", 1)
+    widest = "Penstock-After: {0}\r\nNats-Expected-Last-Subject-Sequence: {0}\r\n".format("9" * 20)
+    room = 4000 - len(f"NATS/1.0\r\nNats-Msg-Id: p/out:p:1:0/0\r\nNats-Expected-Stream: S\r\n{widest}\r\n")
+    values = [b"x" * (room + 1), b"x" * room, b"x" * (room + 1), b"one", b"x" * (room + 1)]
+    need(NatsServer)
+    with NatsServer(tmp_path, "max_payload: 4000", free_port) as server:
+        async with jetstream(server) as stream:
+            await stream.add_stream(name="S", subjects=["out"], duplicate_window=0.1)
+            for _ in range(2):
+                sink, epoch = sink_of(server), epoch_of(0, values)
+                await sink.deliver(epoch)
+                await sink.close()
+                assert [*epoch.refused] == [0, 2, 4]
+                assert [one.data for one in await messages(stream, "S", "out")] == [values[1], values[3]]
+
+
+async def test_a_row_that_is_stored_is_no_dead_letter_after_the_server_accepts_less(tmp_path: Path) -> None:
+    values = [b"x" * 3000, b"one", b"x" * 3000]
+    need(NatsServer)
+    with NatsServer(tmp_path, "max_payload: 4000", free_port) as server:
+        async with jetstream(server) as stream:
+            await stream.add_stream(name="S", subjects=["out"])
+        for more in ("max_payload: 4000", "max_payload: 2000"):
+            server.kill()
+            server._more = more
+            server.start()
+            async with jetstream(server) as stream:
+                sink, epoch = sink_of(server), epoch_of(0, values)
+                await sink.deliver(epoch)
+                await sink.close()
+                assert epoch.refused == {}
+                assert [one.data for one in await messages(stream, "S", "out")] == values
 
 
 async def test_an_exclusive_sink_refuses_a_subject_with_another_writer(nats_server: NatsServer) -> None:

@@ -61,8 +61,9 @@ class NatsOptions(Options):
     The sink publishes with a `Nats-Msg-Id` that is the same when a row is published again: the server drops such a
     message within the stream's `duplicate_window`. With `exclusive: true` the sink also finds out, after every failure
     and restart, which rows the subject has, and publishes only the others: exactly once, however long it was away, as
-    long as the stream keeps the sink's last message. A row whose key makes no valid subject, or that is larger than the
-    server accepts (`max_payload`), is a dead letter: it goes to the pipeline's port `parked.SINK`, with the reason.
+    long as the stream keeps the sink's last message. A row whose key makes no valid subject, or that is with its
+    headers larger than the server accepts (`max_payload`), is a dead letter: it goes to the pipeline's port
+    `parked.SINK`, with the reason.
     """
 
     servers: Annotated[list[Annotated[str, AfterValidator(_server)]], Field(min_length=1, max_length=64)]

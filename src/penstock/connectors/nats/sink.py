@@ -220,11 +220,15 @@ class NatsSink:
     async def _deliver(self, epoch: Epoch) -> None:
         await self._connect()
         stored, after = await self._look(epoch.name) if self._options.exclusive else (Stored(), 0)
+        headers = self._headers_bytes(epoch.name)
         number = 0
         async for block in epoch.blocks():
             rows = [*enumerate(rows_of(block), number)]
             number += len(rows)
-            missing = [one for one in rows if not self._is_refused(epoch, *one) and not stored.has(one[0])]
+            # Of rows before the last part it is known only that they were stored or refused: they are refused again.
+            unknown = [one for one in rows if one[0] not in stored.rows]
+            accepted = [one for one in unknown if not self._is_refused(epoch, *one, headers)]
+            missing = [one for one in accepted if not stored.has(one[0])]
             # Rows that are missing in the last part belong to it, also after another failure.
             await self._publish(epoch.name, [one for one in missing if one[0] < stored.end], after)
             for part in parts_of(one for one in missing if one[0] >= stored.end):
@@ -323,20 +327,34 @@ class NatsSink:
             self._last = max(self._last, await self._publisher.publish(messages[1:]))
 
     def _message_of(self, epoch: str, row: Row, number: int, after: int) -> Message:
+        return Message(self._subject_of(row), row.value, self._headers(epoch, str(number), after))
+
+    def _headers(self, epoch: str, number: str, after: int) -> dict[str, str]:
         headers = {MESSAGE_ID: f"{self._name}:{epoch}/{number}", EXPECTED_STREAM: self._options.stream}
         if self._options.exclusive:
             headers[AFTER] = str(after)
-        return Message(self._subject_of(row), row.value, headers)
+        return headers
+
+    def _headers_bytes(self, epoch: str) -> int:
+        """The size of a row's headers, without the row's number. With `exclusive`, it is that of the longest headers: a
+        row that is delivered again, in another part, must again be refused or not.
+        """
+        headers = self._headers(epoch, "", _SEQUENCE_MAX)
+        if self._options.exclusive:
+            headers[EXPECTED_LAST] = str(_SEQUENCE_MAX)
+        lines = ["NATS/1.0", *(f"{name}: {value}" for name, value in headers.items()), ""]
+        return sum(len(f"{line}\r\n".encode()) for line in lines)
 
     def _subject_of(self, row: Row) -> str:
         return self._options.subject.replace(KEY, row.key.decode(errors="replace"))
 
-    def _is_refused(self, epoch: Epoch, number: int, row: Row) -> bool:
-        """Whether the server would never accept the row."""
+    def _is_refused(self, epoch: Epoch, number: int, row: Row, headers: int) -> bool:
+        """Whether the server would never accept the row. `headers`: their size, without the row's number."""
         assert self._connection is not None
-        limit = self._connection.client.max_payload - _HEADERS_BYTES
-        if len(row.value) > limit:
-            epoch.refuse(number, f"it has {len(row.value):,} bytes, and the server accepts {limit:,} (max_payload)")
+        accepted, headers = self._connection.client.max_payload, headers + len(str(number))
+        if headers + len(row.value) > accepted:
+            sizes = f"{len(row.value):,} bytes and up to {headers:,} of headers"
+            epoch.refuse(number, f"it has {sizes}, and the server accepts {accepted:,} (max_payload)")
             return True
         if KEY in self._options.subject and not is_subject(subject := self._subject_of(row)):
             epoch.refuse(number, f"with its key, {subject!r} is not a valid subject")
@@ -347,5 +365,5 @@ class NatsSink:
 _STREAM_NOT_FOUND = 10059
 """The server's error code; another one is for a message."""
 
-_HEADERS_BYTES = 1024
-"""The server counts headers as part of a message."""
+_SEQUENCE_MAX = 2**64 - 1
+"""Of a message in a stream."""
