@@ -192,6 +192,41 @@ async def test_entries_that_are_deleted_while_it_reads_are_counted(
             assert frame.instance.host.counts["deleted_before_read"] == 3
 
 
+async def test_large_entries_are_transferred_once(server: RedisServer, key: str, tmp_path: Path) -> None:
+    def sent() -> int:
+        return int(client.info("stats")["total_net_output_bytes"])
+
+    value = bytes(1 << 20)
+    with server.client() as client:
+        client.xadd(key, {"value": b"a"})
+        async with Frame(tmp_path, RedisStreams, config(server, key)) as frame:
+            await frame.until_stored(1)
+            before = sent()
+            for number in range(4):
+                client.xadd(key, {"value": value})
+                await frame.until_stored(number + 2)
+            assert 4 * len(value) <= sent() - before < 5 * len(value)
+
+
+async def test_a_user_who_may_run_no_scripts_notices_deletions_too(
+    server: RedisServer, key: str, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.acl_setuser("reader", enabled=True, passwords=["+word"], keys=["*"], commands=["+@all", "-@scripting"])
+        client.xadd(key, {"value": b"a"}, "1-1")
+        options = config(server, key, when_deleted="skip", username="reader", password="word")
+        async with Frame(tmp_path, RedisStreams, options) as frame:
+            await frame.until_stored(1)
+            with client.pipeline(transaction=True) as together:
+                for number in range(2, 7):
+                    together.xadd(key, {"value": b"b"}, f"{number}-1")
+                together.xtrim(key, minid="5-1", approximate=False)
+                together.execute()
+            await frame.until_stored(3)
+            await frame.until(lambda: "deleted_before_read" in frame.instance.host.counts, "the gap")
+            assert frame.instance.host.counts["deleted_before_read"] == 3
+
+
 async def test_its_own_trimming_is_no_gap(server: RedisServer, key: str, tmp_path: Path) -> None:
     with server.client() as client:
         for _ in range(3):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from penstock.connectors.api import Host, Lost, Stream
 from penstock.connectors.redis.client import connect
@@ -94,6 +94,32 @@ class Contents(NamedTuple):
         if order(self.last) <= order(at):
             return 0
         return self.length if self.first is None or order(self.first) > order(at) else None
+
+
+INFO = """
+local info = redis.call('XINFO', 'STREAM', KEYS[1])
+for place = 2, #info, 2 do
+    if type(info[place]) == 'table' then
+        info[place] = {info[place][1]}
+    end
+end
+return info
+"""
+"""XINFO STREAM, with no more than the ids of the first and the last entry: it is asked after each read, and entries can
+be large.
+"""
+
+
+def _by_name(answer: Sequence[Any]) -> Mapping[str, Any]:
+    """The script's answer as the library returns that of XINFO STREAM."""
+    return {name.decode(): value for name, value in zip(answer[::2], answer[1::2], strict=True)}
+
+
+def _is_no_script(answer: object) -> bool:
+    """Whether the server, or what it permits this user, has no scripts."""
+    return isinstance(answer, NoPermissionError) or (
+        isinstance(answer, ResponseError) and "unknown command" in str(answer)
+    )
 
 
 class Gap(NamedTuple):
@@ -253,6 +279,8 @@ class RedisSource:
         self._host = host
         self._client = connect(options)
         self._streams: dict[str, OpenStream] = {}
+        self._runs_scripts = True
+        """Whether the user may run them, as far as is known."""
 
     async def run(self) -> None:
         try:
@@ -345,14 +373,24 @@ class RedisSource:
 
     async def _contents(self, keys: Sequence[str]) -> list[Contents | None]:
         """None for a stream that does not exist."""
-        async with self._client.pipeline(transaction=False) as asking:
-            for key in keys:
-                asking.xinfo_stream(key)
-            found = await asking.execute(raise_on_error=False)
+        found = await self._info_of_all(keys)
+        if self._runs_scripts and any(map(_is_no_script, found)):
+            self._runs_scripts = False
+            found = await self._info_of_all(keys)
         for one in found:
             if isinstance(one, Exception) and "no such key" not in str(one):
                 raise one
         return [None if isinstance(one, Exception) else Contents.of(one) for one in found]
+
+    async def _info_of_all(self, keys: Sequence[str]) -> list[Mapping[str, Any] | Exception]:
+        async with self._client.pipeline(transaction=False) as asking:
+            for key in keys:
+                if self._runs_scripts:
+                    asking.eval(INFO, 1, key)
+                else:
+                    asking.xinfo_stream(key)
+            found: list[Any] = await asking.execute(raise_on_error=False)
+        return [_by_name(one) if isinstance(one, list) else one for one in found]
 
     async def _report(self, one: OpenStream, gap: Gap) -> None:
         if gap.is_certain and self._options.when_deleted == "fail":
