@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.application.config import ConfigErrors
-from penstock.dashboard.deployed_pages import as_yaml, checked, difference, folder_of
+from penstock.dashboard.deployed_pages import as_yaml, checked, difference, folder_of, folders_of
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, Deployment, End, Link, PipelineSpec
 
 TICKS = ConnectorSpec(
@@ -133,12 +133,35 @@ def test_files_of_functions_are_looked_for_beside_those_of_the_deployed_ones(
     apps = tmp_path / "apps"
     apps.mkdir()
     (apps / "count.py").write_text(FUNCTIONS)
-    assert folder_of(DEPLOYED) == tmp_path, "/apps/count.py is not on this machine"
+    assert folders_of(DEPLOYED) == [tmp_path], "/apps/count.py is not on this machine"
     with pytest.raises(ConfigErrors, match=r"count\.py"):
         checked(WITH_A_FUNCTION, "app.yaml", tmp_path)
     found = checked(WITH_A_FUNCTION, "apps/app.yaml", apps).deployment
-    assert folder_of(found) == apps
+    assert folder_of(WITH_A_FUNCTION, folders_of(found)) == apps
     deeper = replace(COUNT, spark=f"{apps / 'deeper' / 'more.py'}:more")
     (apps / "deeper").mkdir()
     (apps / "deeper" / "more.py").touch()
-    assert folder_of(replace(found, pipelines={**found.pipelines, "more": deeper})) == apps
+    assert folders_of(replace(found, pipelines={**found.pipelines, "more": deeper}))[0] == apps
+
+
+def test_an_application_may_have_its_functions_in_a_folder_below(tmp_path: Path) -> None:
+    functions = tmp_path / "functions"
+    functions.mkdir()
+    (functions / "count.py").write_text(FUNCTIONS)
+    text = WITH_A_FUNCTION.replace("count.py", "functions/count.py")
+    folders = folders_of(checked(text, "app.yaml", tmp_path).deployment)
+    assert folder_of(text, folders) == tmp_path
+    assert (
+        checked(text, "app.yaml", folder_of(text, folders))
+        .deployment.pipelines["count"]
+        .spark.startswith(str(functions / "count.py"))
+    )
+    (functions / "other.py").write_text(FUNCTIONS)
+    assert folder_of(text.replace("count.py", "other.py"), folders) == tmp_path, "also where all functions are others"
+    for without_files in (
+        "[",
+        "connector: []",
+        text.replace("count.py", "missing.py"),
+        text.replace("count", 300 * "c"),
+    ):
+        assert folder_of(without_files, folders) == functions

@@ -48,7 +48,7 @@ def dashboard(
             "--folder",
             metavar="DIR",
             help="Where the files of functions are that a changed application names. "
-            "Default: where those of the deployed one are.",
+            "Default: where those of the deployed one are, or above.",
             show_default=False,
         ),
     ] = None,

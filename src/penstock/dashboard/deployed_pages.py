@@ -16,8 +16,10 @@ from typing import Any
 import yaml
 from nicegui import ui
 
-from penstock.application.config.document import ConfigErrors
+from penstock.application.config.document import ConfigErrors, parse
+from penstock.application.config.lint import cut
 from penstock.application.config.loading import Loaded, loads
+from penstock.application.config.references import References
 from penstock.application.config.types import KnownTypes
 from penstock.application.masking import masked
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
@@ -176,13 +178,39 @@ def checked(text: str, name: str, folder: Path) -> Loaded:
     return loads(text, path, KnownTypes(), {}, leaves_unset=True, reads_files=False)
 
 
-def folder_of(deployment: Deployment) -> Path:
-    """Where the deployed functions are, which is where an application's file usually is; without any of them on this
-    machine, where the dashboard was started.
+def folders_of(deployment: Deployment) -> Sequence[Path]:
+    """Where the application's file may be, the likeliest first: where the deployed functions are, or above; without any
+    of them on this machine, where the dashboard was started. What is deployed does not say it.
     """
     files = (one.spark.rpartition(":")[0] for one in deployment.pipelines.values() if one.spark != PASSTHROUGH)
     folders = [str(Path(file).parent) for file in files if Path(file).is_file()]
-    return Path(os.path.commonpath(folders)) if folders else Path.cwd()
+    if not folders:
+        return [Path.cwd()]
+    nearest = Path(os.path.commonpath(folders))
+    return [nearest, *nearest.parents]
+
+
+def folder_of(text: str, folders: Sequence[Path]) -> Path:
+    """The one that has most of the files of functions that the text names; the first of several."""
+    names = _files_of_functions(text)
+    return max(folders, key=lambda folder: sum(_is_file(folder / name) for name in names))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # such as a name that is too long
+        return False
+
+
+def _files_of_functions(text: str) -> list[str]:
+    """As they are written; none of a text that is not YAML."""
+    try:
+        document = parse(text, "", References({}, Path(), reads_files=False), leaves_unset=True)
+    except ConfigErrors:
+        return []
+    sparks = (str(item.value.get("spark", "")) for item in cut(document).items if item.kind == "pipeline")
+    return [spark.rpartition(":")[0] for spark in sparks]
 
 
 async def settings(session: Session, folder: Path | None) -> None:
@@ -290,8 +318,9 @@ class _Change:
     def build(self, first: Deployed) -> None:
         """`first`: what is deployed at the beginning."""
         title("A changed application")
-        self._folder = self._given_folder or folder_of(first.deployment)
-        hint = f"Paste the whole YAML file. Files that it names are looked for in {self._folder}."
+        self._folders = [self._given_folder] if self._given_folder is not None else folders_of(first.deployment)
+        above = " or above" if len(self._folders) > 1 else ""
+        hint = f"Paste the whole YAML file. Files that it names are looked for in {self._folders[0]}{above}."
         ui.label(hint).classes("quiet")
         self._name = ui.input("Name", value=first.name or "app.yaml").props("dense outlined")
         with ui.element("div").classes("w-full") as frame:
@@ -306,7 +335,8 @@ class _Change:
         given, name = self._text.value, self._name.value or "app.yaml"
         with self._result:
             try:
-                loaded = await asyncio.to_thread(checked, given, name, self._folder)
+                folder = await asyncio.to_thread(folder_of, given, self._folders)
+                loaded = await asyncio.to_thread(checked, given, name, folder)
             except ConfigErrors as error:
                 for mistake in error.mistakes:
                     ui.label(f"⚠ {mistake}").classes("trouble-text")
