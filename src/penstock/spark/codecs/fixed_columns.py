@@ -24,6 +24,8 @@ TAGS = Kind("map", of=(STRING, STRING))
 _UNITS = {"s": "second", "ms": "millisecond", "us": "microsecond"}
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 
 class FixedColumns(Codec):
     """`of` are its columns. It takes no schema."""
@@ -100,7 +102,7 @@ class Given:
         return whole.cast(pa.timestamp(unit, "UTC")).cast(pa.int64()).cast(pa.string())
 
     def pairs(self, name: str, write: Callable[[pa.StringArray, pa.StringArray], pa.StringArray], between: str) -> Any:
-        """What `write` makes of the keys and values of maps; "" for none."""
+        """What `write` makes of the keys and values of maps; "" for none. Keys without a value are left out."""
         column = self.column(name)
         if pa.types.is_struct(column.type):
             column = _as_maps(column)
@@ -108,8 +110,8 @@ class Given:
             return pa.array([""] * len(column), pa.string())
         if not pa.types.is_map(column.type):
             raise self._wrong(name, "a map")
-        lists, keys, items = map_parts(column)
-        written = write(self._as_texts(name, keys), pc.fill_null(self._as_texts(name, items), ""))
+        lists, keys, items = _without_nulls(*map_parts(column))
+        written = write(self._as_texts(name, keys), self._as_texts(name, items))
         return pc.fill_null(joined(lists, written, between=between), "")
 
     def elements(self, name: str, between: str) -> pa.StringArray:
@@ -171,6 +173,17 @@ def _as_maps(column: pa.StructArray) -> pa.MapArray:
     )
 
 
+def _without_nulls(lists: pa.ListArray, keys: pa.Array, items: pa.Array) -> tuple[pa.ListArray, pa.Array, pa.Array]:
+    """The parts of maps without the keys whose value is null. A map that is null may become an empty one."""
+    if not items.null_count:
+        return lists, keys, items
+    is_set = items.is_valid().to_numpy(zero_copy_only=False)
+    before = np.concatenate(([0], np.cumsum(is_set)))
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False))
+    keys, items = keys.filter(pa.array(is_set)), items.filter(pa.array(is_set))
+    return pa.ListArray.from_arrays(pa.array(before[np.concatenate(([0], ends))], pa.int32()), keys), keys, items
+
+
 def row_by_row(values: pa.BinaryArray, parse: Callable[[bytes], Sequence[Any]], fields: Fields) -> Columns:
     """What `parse` returns for each event, by field; it raises Misfit."""
     rows: list[Sequence[Any]] = []
@@ -182,6 +195,19 @@ def row_by_row(values: pa.BinaryArray, parse: Callable[[bytes], Sequence[Any]], 
             failed[number] = str(error)
     columns = zip(*rows, strict=True) if rows else [()] * len(fields)
     return Columns([pa.array(of, arrow_type(f.kind)) for of, f in zip(columns, fields, strict=True)], failed)
+
+
+def only(found: Columns, rows: Rows, are_good: pa.BooleanArray, reason: str) -> Columns:
+    """The rows that are good. The others, whose events have the numbers `rows`, have failed for this reason."""
+    if pc.all(are_good).as_py():
+        return found
+    bad = rows[~are_good.to_numpy(zero_copy_only=False)].tolist()
+    return Columns([array.filter(are_good) for array in found.arrays], {**found.failed, **dict.fromkeys(bad, reason)})
+
+
+def in_range(numbers: pa.DoubleArray) -> pa.BooleanArray:
+    """False for infinity, which is what a double is whose digits are beyond its range."""
+    return pc.fill_null(pc.invert(pc.is_inf(numbers)), True)
 
 
 def maps(texts: pa.StringArray, parse: Callable[[str], dict[str, str]]) -> pa.MapArray:
@@ -198,9 +224,6 @@ def instants(texts: pa.StringArray, unit: str) -> pa.TimestampArray:
     whole = texts.cast(pa.int64())
     micros = pc.divide(whole, 1000) if unit == "ns" else pc.multiply(whole, _MICROSECONDS[unit])
     return micros.cast(pa.timestamp("us", "UTC"))
-
-
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def decoded_rows(values: pa.BinaryArray, rows: Rows, decode: Decode) -> tuple[Columns, Rows]:

@@ -30,6 +30,8 @@ _PAIR = re.compile(
 """The parts of quoted values are possessive: others would take a hundred bytes of memory for each character."""
 _BARE = re.compile(rf'[^{_BLANKS}="\\]+')
 _BARE_TEXT = rf"\A{_BARE.pattern}\z"
+_NAME = re.compile(rf'[^{_BLANKS}="]+')
+_NAME_TEXT = rf"\A{_NAME.pattern}\z"
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _MEANT = {"n": "\n", "t": "\t", "r": "\r"}
 _MAP = (Field(DATA, Kind("map", of=(STRING, STRING))),)
@@ -154,7 +156,7 @@ def _lines_of_columns(rows: pa.RecordBatch) -> pa.StringArray:
 
 
 def _check_names(names: pa.StringArray) -> None:
-    if (at := pc.index(pc.match_substring_regex(names, _BARE_TEXT), value=False).as_py()) >= 0:
+    if (at := pc.index(pc.match_substring_regex(names, _NAME_TEXT), value=False).as_py()) >= 0:
         raise _bad_name(names[at].as_py())
 
 
@@ -181,7 +183,7 @@ def _line(text: bytes) -> bytes:
 
 
 def _word(key: str, value: Any) -> str:
-    if not _BARE.fullmatch(key):
+    if not _NAME.fullmatch(key):
         raise _bad_name(key)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if _BARE.fullmatch(text):

@@ -1,0 +1,135 @@
+"""What a codec of lines has decoded, it can write again, whoever has sent it: a row that cannot be written stops its
+query, and a line that cannot be decoded is a dead letter.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.core.kinds import arrow_field
+from penstock.spark.codecs.registry import codec
+
+LINES: dict[str, list[bytes]] = {
+    "graphite": [b"a.b;t=v;u=w 1.5 1700000000", b"a 1e300 -1", b"a nan N", b"a -1e-30 1.5"],
+    "statsd": [b"a.b:1.5|c|@0.1", b"a:-5|g", b"a:+5|g", b"a:member|s", b"a:320|ms"],
+    "dogstatsd": [
+        b"a.b:1:2.5|h|@0.1|#t:v,u|c:x|T1656581400",
+        b"a:member|s|#t:1",
+        b"a:1|c",
+        b"_e{5,6}:title|a\\nb c|d:1|h:x|p:low|t:info|#t:v",
+        b"_sc|a.b|0|d:1|h:x|#t:v|m:text",
+    ],
+    "influx": [
+        b'a\\ b,t=v,u=w x=1.5,y=7i,z="q\\"r",b=t 1700000000000000000',
+        b"a x=18446744073709551615u",
+        b"a x=1",
+    ],
+    "logfmt": [b"a\\b=c\\d", b'a=1 b="c d" e f="g\\"h"'],
+}
+ODD = [
+    *(sign.encode() for sign in '0159aeE.+-:;|@#=,[]{}<>"\\_~ \t\n\r\ufeff\u0661\u00a0'),
+    *(b"\r\n", b"\n\n", b"e999", b"1" * 400, b"x" * 300, b"CEF:", b"CEF:0|", b"|#:v", b"|@1", b"|m:x", b"\\n", b"null"),
+]
+
+
+@st.composite
+def mutated(draw: st.DrawFn, lines: list[bytes]) -> bytes:
+    line = draw(st.sampled_from(lines))
+    for _ in range(draw(st.integers(0, 3))):
+        start = draw(st.integers(0, len(line)))
+        end = min(len(line), start + draw(st.integers(0, 3)))
+        line = line[:start] + draw(st.sampled_from(ODD)) + line[end:]
+    return line
+
+
+def decoded(tested: Any, line: bytes) -> pa.RecordBatch | None:
+    """None for a dead letter."""
+    found = tested.decoder(None)(pa.array([line], pa.binary()))
+    kinds = pa.schema([arrow_field(field) for field in tested.fields(None)])
+    return None if found.failed else pa.RecordBatch.from_arrays([*found.arrays], schema=kinds)
+
+
+@pytest.mark.parametrize("name", LINES)
+@given(data=st.data())
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_is_decoded_can_be_written_and_means_the_same(name: str, data: st.DataObject) -> None:
+    tested = codec(name)
+    rows = decoded(tested, data.draw(mutated(LINES[name])))
+    if rows is not None:
+        (written,) = tested.encoder(rows.schema)(rows).to_pylist()
+        again = decoded(tested, written)
+        assert again is not None, written
+        assert repr(again.to_pylist()) == repr(rows.to_pylist()), written  # NaN is not equal to itself
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("graphite", b"a 1e999 1"),
+        ("graphite", b"a " + b"9" * 400 + b" 1"),
+        ("statsd", b"a:1e999|c"),
+        ("statsd", b"a:1|c|@1e999"),
+        ("dogstatsd", b"a:1e999|c"),
+        ("dogstatsd", b"a:1:1e999|c"),
+        ("dogstatsd", b"a:1|c|@1e999"),
+        ("dogstatsd", b"a:1|c|#:v"),
+        ("dogstatsd", b"a:1|c|#t:1\n\n"),
+        ("dogstatsd", b"a\nb:1|c"),
+        ("dogstatsd", b"_sc|a\nb|0"),
+        ("dogstatsd", b"_sc|a|0|m:x\n\n"),
+        ("dogstatsd", b"_e{1,1}:a|b|d:x\n\n"),
+        ("dogstatsd", b"a:1|c|T:x"),
+        ("dogstatsd", "a:\u0661:1|c".encode()),
+        ("influx", b"a x=1e999"),
+        ("influx", b"a x=9223372036854775808i"),
+        ("influx", b"a\\\nb x=1"),
+    ],
+)
+def test_a_line_that_no_row_can_be_written_as_is_a_dead_letter_and_its_neighbours_are_not(
+    name: str, line: bytes
+) -> None:
+    good = LINES[name][0]
+    found = codec(name).decoder(None)(pa.array([good, line, good], pa.binary()))
+    assert [*found.failed] == [1]
+    assert [len(array) for array in found.arrays] == [2] * len(found.arrays)
+
+
+# Rows
+
+
+def written(name: str, row: dict[str, Any], columns: pa.Schema | None = None) -> bytes:
+    tested = codec(name)
+    kinds = columns or pa.schema([arrow_field(field) for field in tested.fields(None)])
+    (line,) = tested.encoder(kinds)(pa.RecordBatch.from_pylist([row], schema=kinds)).to_pylist()
+    return bytes(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "shown"),
+    [
+        ("graphite", {"path": "a", "number": 1.0, "tags": {"k": None, "t": "v"}}, b"a;t=v 1 -1"),
+        ("graphite", {"path": "a", "number": 1.0, "tags": {"k": None}}, b"a 1 -1"),
+        ("influx", {"measurement": "a", "tags": {"t": "v", "k": None}, "fields": '{"x":1}'}, b"a,t=v x=1i"),
+        ("dogstatsd", {"kind": "c", "name": "a", "numbers": [1.0], "tags": {"k": None, "t": "v"}}, b"a:1|c|#t:v"),
+        ("dogstatsd", {"kind": "c", "name": "a", "numbers": [1.0], "text": ""}, b"a:1|c"),
+        ("dogstatsd", {"kind": "c", "name": "a", "numbers": [1.0], "attributes": {"c": None}}, b"a:1|c"),
+        ("statsd", {"name": "a", "kind": "c", "number": 1.0, "text": ""}, b"a:1|c"),
+        ("influx", {"measurement": "a", "fields": '{"x":18446744073709551615}'}, b"a x=18446744073709551615u"),
+    ],
+)
+def test_what_a_row_has_for_nothing_is_left_out(name: str, row: dict[str, Any], shown: bytes) -> None:
+    assert written(name, row) == shown
+
+
+def test_null_is_left_out_of_maps_and_structs_alike_in_every_slice_of_a_batch() -> None:
+    tags = [{"a": "1", "b": None}, None, {}, {"a": None, "b": None}, {"a": None, "b": "2"}, {"a": "3", "b": "4"}]
+    shown = [b"m;a=1 1 -1", b"m 1 -1", b"m 1 -1", b"m 1 -1", b"m;b=2 1 -1", b"m;a=3;b=4 1 -1"]
+    kinds = (pa.map_(pa.string(), pa.string()), pa.struct([("a", pa.string()), ("b", pa.string())]))
+    for kind in kinds:
+        columns = pa.schema([("path", pa.string()), ("number", pa.float64()), ("tags", kind)])
+        rows = pa.RecordBatch.from_pylist([{"path": "m", "number": 1.0, "tags": one} for one in tags], schema=columns)
+        for start in range(len(tags)):
+            assert codec("graphite").encoder(columns)(rows.slice(start)).to_pylist() == shown[start:]
