@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.kinds import arrow_field
+from penstock.spark.codecs.codec import with_options
 from penstock.spark.codecs.registry import codec
 
 LINES: dict[str, list[bytes]] = {
@@ -28,6 +29,19 @@ LINES: dict[str, list[bytes]] = {
         b"a x=1",
     ],
     "logfmt": [b"a\\b=c\\d", b'a=1 b="c d" e f="g\\"h"'],
+    "cef": [
+        b"Jan 2 host CEF:0|vendor|product|1|100|name|5|src=1.2.3.4 msg=a b \\= c cs1=x",
+        b"CEF:1|v|p\\|q|1|2|n|3|",
+    ],
+    "gelf": [
+        b'{"version":"1.1","host":"h","short_message":"m","full_message":"f","timestamp":1700000000.25,"level":3,"_x":1}'
+    ],
+    "syslog": [
+        b'<34>1 2026-01-02T12:00:00.123456Z host app 12 ID1 [x@1 k="v" l="m"] message',
+        b"<34>1 - - - - - - message",
+        b"<34>Jan  2 12:00:00 host app[1]: message",
+        b"<34>Jan  2 12:00:00 host error disk full",
+    ],
 }
 ODD = [
     *(sign.encode() for sign in '0159aeE.+-:;|@#=,[]{}<>"\\_~ \t\n\r\ufeff\u0661\u00a0'),
@@ -62,7 +76,24 @@ def test_whatever_is_decoded_can_be_written_and_means_the_same(name: str, data: 
         (written,) = tested.encoder(rows.schema)(rows).to_pylist()
         again = decoded(tested, written)
         assert again is not None, written
+        if name == "syslog":  # RFC 5424 has no place for the time of RFC 3164, and times are written in UTC
+            rows, again = (of.drop_columns(["time_text"]) for of in (rows, again))
         assert repr(again.to_pylist()) == repr(rows.to_pylist()), written  # NaN is not equal to itself
+
+
+@given(line=mutated(LINES["syslog"]))
+@settings(max_examples=300, deadline=None)
+def test_whatever_has_a_time_can_be_written_as_rfc_3164_and_keeps_what_that_has(line: bytes) -> None:
+    tested = codec(with_options("syslog", {"write": "3164"}))
+    rows = decoded(tested, line)
+    if rows is not None and rows.to_pylist()[0]["time_text"] is not None:
+        (written,) = tested.encoder(rows.schema)(rows).to_pylist()
+        again = decoded(tested, written)
+        assert again is not None, written
+        (was,), (now,) = rows.to_pylist(), again.to_pylist()
+        same = ("facility", "severity", "host", "message")
+        assert [now[key] for key in same] == [was[key] or ("" if key == "message" else was[key]) for key in same]
+        assert all(now[key] in (was[key], None) for key in ("app", "procid"))
 
 
 @pytest.mark.parametrize(
@@ -86,6 +117,10 @@ def test_whatever_is_decoded_can_be_written_and_means_the_same(name: str, data: 
         ("influx", b"a x=1e999"),
         ("influx", b"a x=9223372036854775808i"),
         ("influx", b"a\\\nb x=1"),
+        ("cef", "CEF:\u0661|v|p|1|2|n|3|".encode()),
+        ("gelf", b'{"version":"1.1","host":"h","short_message":"m","timestamp":9000000000}'),
+        ("syslog", b"<34>Jan  2 12:00:00 " + b"h" * 256 + b" text"),
+        ("syslog", b"<34>1 9999-12-31T23:59:59-01:00 - - - - - text"),
     ],
 )
 def test_a_line_that_no_row_can_be_written_as_is_a_dead_letter_and_its_neighbours_are_not(
@@ -97,6 +132,13 @@ def test_a_line_that_no_row_can_be_written_as_is_a_dead_letter_and_its_neighbour
     assert [len(array) for array in found.arrays] == [2] * len(found.arrays)
 
 
+def test_a_header_of_cef_may_have_its_word() -> None:
+    line = b"CEF:x CEF:0|v|p|1|2|n|3|"
+    rows = decoded(codec("cef"), line)
+    assert rows is not None
+    assert codec("cef").encoder(rows.schema)(rows).to_pylist() == [line]
+
+
 # Rows
 
 
@@ -105,6 +147,33 @@ def written(name: str, row: dict[str, Any], columns: pa.Schema | None = None) ->
     kinds = columns or pa.schema([arrow_field(field) for field in tested.fields(None)])
     (line,) = tested.encoder(kinds)(pa.RecordBatch.from_pylist([row], schema=kinds)).to_pylist()
     return bytes(line)
+
+
+OLD = 'syslog{"write":"3164"}'
+OLD_ROW = {"facility": 4, "severity": 2, "time_text": "Jan  2 12:00:00", "host": "h"}
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"app": "a", "msgid": "ID1", "structured": {"x": {"k": "v"}}, "message": "m"}, b"a: m"),
+        ({"app": "a", "msgid": "-", "message": "m"}, b"a: m"),
+        ({"message": "error: disk full"}, b"-: error: disk full"),
+        ({"message": "http://x"}, b"-: http://x"),
+        ({"procid": "12", "message": "m"}, b"-[12]: m"),
+        ({"app": "a:b", "procid": "1]", "message": "m"}, b"m"),
+        ({"app": "a[b]", "message": "b: m"}, b"-: b: m"),
+    ],
+)
+def test_what_rfc_3164_does_not_have_is_left_out_and_no_field_is_forged(row: dict[str, Any], shown: bytes) -> None:
+    line = written(OLD, OLD_ROW | row)
+    assert line == b"<34>Jan  2 12:00:00 h " + shown
+    rows = decoded(codec(OLD), line)
+    assert rows is not None
+    (again,) = rows.to_pylist()
+    assert again["message"] == row["message"]
+    assert again["app"] == ("a" if row.get("app") == "a" else None)
+    assert again["procid"] == ("12" if row.get("procid") == "12" else None)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +187,7 @@ def written(name: str, row: dict[str, Any], columns: pa.Schema | None = None) ->
         ("dogstatsd", {"kind": "c", "name": "a", "numbers": [1.0], "attributes": {"c": None}}, b"a:1|c"),
         ("statsd", {"name": "a", "kind": "c", "number": 1.0, "text": ""}, b"a:1|c"),
         ("influx", {"measurement": "a", "fields": '{"x":18446744073709551615}'}, b"a x=18446744073709551615u"),
+        ("cef", {"version": "0", "extension": {"a": "x ", "b": "y"}}, b"CEF:0|||||||a=x  b=y"),
     ],
 )
 def test_what_a_row_has_for_nothing_is_left_out(name: str, row: dict[str, Any], shown: bytes) -> None:

@@ -451,13 +451,19 @@ def meant(name: str, row: dict[str, Any]) -> dict[str, Any]:
     """With what the format has for nothing."""
     match name.split():
         case ["cef"]:
-            return row | {"header": row["header"] or None, "version": row["version"] or "0"}
+            extension = {key: value.rstrip(" ") for key, value in row["extension"].items()}
+            return row | {"header": row["header"] or None, "version": row["version"] or "0", "extension": extension}
         case ["dogstatsd"]:
-            text = row["text"] or "" if row["kind"] == "event" else row["text"]
+            text = row["text"] or ("" if row["kind"] == "event" else None)
             return row | {"text": text, "numbers": row["numbers"] or None}
         case ["syslog", *old]:
             names = {key: row[key] if row[key] not in ("", "-") else None for key in ("host", "app", "procid", "msgid")}
-            return row | names | ({} if old else {"time_text": None})
+            if not old:
+                return row | names | {"time_text": None}
+            app, procid = names["app"], names["procid"]
+            names["app"] = None if app and {*app} & {*":[]"} else app
+            names["procid"] = None if procid and "]" in procid else procid
+            return row | names | {"msgid": None, "structured": {}}
         case ["statsd"] if row["kind"] != "s":
             text = row["text"] or str(pa.array([row["number"]]).cast(pa.string())[0])
             return row | {"number": float(text), "text": text}
@@ -504,7 +510,12 @@ FORGED = [
     ("syslog", {"facility": 1, "severity": 1, "structured": {"a b": {}}}, "a b"),
     ("syslog", {"facility": 1, "severity": 1, "host": "h" * 300}, "hhh"),
     ("cef", {"extension": {"b=c": "v"}}, "b=c"),
-    ("cef", {"extension": {"b": "v  "}}, "'v  '"),
+    ("cef", {"header": "CEF:0|x"}, "CEF:0|x"),
+    ("statsd", {"name": "a", "kind": "g", "number": -5.0}, "'-5'"),
+    ("statsd", {"name": "a", "kind": "c", "text": "1e999"}, "1e999"),
+    ("statsd", {"name": "a", "kind": "s", "text": ""}, "without `text`"),
+    ("statsd", {"name": "a", "kind": "c", "text": ""}, "without `number`"),
+    ("dogstatsd", {"kind": "event", "name": "a", "text": "C:\\new"}, "new"),
     ("influx", {"measurement": "#a", "fields": '{"x": 1}'}, "#a"),
 ]
 

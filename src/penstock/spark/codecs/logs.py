@@ -54,7 +54,7 @@ _SIZES = {"host": 255, "app": 48, "procid": 128, "msgid": 32}
 _BEHIND_HEADER = rf"(?s)\A(?P<structured>-|(?:{_ELEMENT.replace('{1,64}', '+')})+)(?: (?P<message>.*))?\z"
 _OLD_APP, _OLD_PROCID = r"[^\s:\[\]]{1,48}", r"[^\]\s]{1,128}"
 _OLD = (
-    rf"{_PRIORITY}(?P<time>{_OLD_TIME}) (?P<host>\S+) "
+    rf"{_PRIORITY}(?P<time>{_OLD_TIME}) (?P<host>\S{{1,255}}) "
     rf"(?:(?P<app>{_OLD_APP})(?:\[(?P<procid>{_OLD_PROCID})\])?: ?)?(?P<message>.*)"
 )
 _QUOTED = r'[^"\\\]]*+(?:\\.[^"\\\]]*+)*+'
@@ -65,12 +65,17 @@ _OF_ELEMENT = re.compile(rf'\[{_NAME}++(?: {_NAME}++="{_QUOTED}")*+\]', re.DOTAL
 _ESCAPED = re.compile(r'\\(["\\\]])')
 _STRUCTURED = Kind("map", of=(STRING, TAGS))
 _PRIORITIES = 192
+_YEAR_1, _YEAR_10000 = -62_135_596_800, 253_402_300_800
+"""Their first seconds."""
 _BOM = "\ufeff"
 _NOT_SYSLOG = "is not a message of RFC 5424 or RFC 3164"
 
 
 class Syslog(FixedColumns):
-    """A time of RFC 3164 has no year and no time zone: it is in `time_text` only."""
+    """A time of RFC 3164 has no year and no time zone: it is in `time_text` only, for which RFC 5424 has no place.
+    Written as RFC 3164, messages lose what that does not have: `msgid`, `structured`, an `app` with one of `: [ ]`, and
+    a `procid` with `]`.
+    """
 
     about = CODECS["syslog"]
     of = (
@@ -154,7 +159,8 @@ def _syslog(found: Extracted, *, is_new: bool) -> tuple[Columns, Rows]:
         _structured(structured),
         message,
     ]
-    wrong |= set(np.flatnonzero(pc.greater_equal(priority, _PRIORITIES).to_numpy(zero_copy_only=False)).tolist())
+    is_bad = pc.or_(pc.greater_equal(priority, _PRIORITIES), pc.fill_null(_has_another_year(times), False))
+    wrong |= set(np.flatnonzero(is_bad.to_numpy(zero_copy_only=False)).tolist())
     if not wrong:
         return Columns(arrays), found.rows
     good = np.setdiff1d(np.arange(len(priority)), [*wrong])
@@ -175,6 +181,12 @@ def _times(texts: pa.StringArray) -> tuple[pa.TimestampArray, set[int]]:
                 found.append(None)
                 bad.add(row)
         return pa.array(found, pa.timestamp("us", "UTC")), bad
+
+
+def _has_another_year(times: pa.TimestampArray) -> pa.BooleanArray:
+    """Than those of four digits: so is the first or the last day of these in UTC, with an offset."""
+    seconds = pc.floor_temporal(times, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
+    return pc.or_(pc.less(seconds, _YEAR_1), pc.greater_equal(seconds, _YEAR_10000))
 
 
 def _dashed(texts: pa.StringArray) -> pa.StringArray:
@@ -200,7 +212,7 @@ def _elements(text: str | None) -> list[tuple[str, list[tuple[str, str]]]]:
 def _rfc5424(rows: Given) -> pa.StringArray:
     times = rows.instants("time").cast(pa.timestamp("us")).cast(pa.string())
     times = concat(pc.replace_substring(times, " ", "T"), "Z")
-    times = rows.fitting(times, _TIME, "A time has a year of four digits.")
+    times = rows.fitting(times, _TIME, "The year of a time must have four digits.")
     names = [pc.fill_null(_header_name(rows, name), "-") for name in _SIZES]
     return concat(
         "1 ",
@@ -213,7 +225,7 @@ def _rfc5424(rows: Given) -> pa.StringArray:
 
 
 def _header_name(rows: Given, name: str) -> pa.StringArray:
-    hint = f"`{name}` has at most {_SIZES[name]} characters, and no blanks."
+    hint = f"`{name}` must have at most {_SIZES[name]} characters, and no spaces."
     return rows.fitting(without_empty(rows.texts(name)), rf"\S{{1,{_SIZES[name]}}}", hint)
 
 
@@ -245,7 +257,7 @@ def _named(name: str) -> str:
     if not _WHOLE_NAME.fullmatch(name):
         raise RequestError(
             f"syslog cannot write the name {name[:100]!r} of structured data",
-            'It has 1 to 64 characters, no blanks, and none of `= ] "`.',
+            'It must have 1 to 64 characters, no spaces, and none of `= ] "`.',
         )
     return name
 
@@ -259,25 +271,19 @@ def _rfc3164(rows: Given) -> pa.StringArray:
     instants = pc.floor_temporal(rows.instants("time"), unit="second").cast(pa.timestamp("s", "UTC"))
     without_year = pc.strftime(instants, format="%b %e %H:%M:%S", locale="C")
     times = rows.complete("time", pc.coalesce(without_year, rows.texts("time_text")))
-    rows.fitting(times, _OLD_TIME, "A time of RFC 3164 looks like `Jan  2 12:00:00`.")
-    app, procid = (without_empty(rows.texts(name)) for name in ("app", "procid"))
-    rows.fitting(app, _OLD_APP, "`app` has at most 48 characters, no blanks, and none of `: [ ]`.")
-    rows.fitting(procid, _OLD_PROCID, "`procid` has at most 128 characters, no blanks, and no `]`.")
-    rows.refuse(procid, app.is_null(), "A `procid` stands behind an `app`.")
-    _refuse_new_parts(rows)
-    host = rows.fitting(pc.fill_null(without_empty(rows.texts("host")), "-"), r"\S+", "`host` has no blanks.")
+    rows.fitting(times, _OLD_TIME, "A time of RFC 3164 must look like `Jan  2 12:00:00`.")
+    host, app, procid = (_header_name(rows, name) for name in ("host", "app", "procid"))
+    app, procid = _of_old_tag(app, _OLD_APP), _of_old_tag(procid, _OLD_PROCID)
     message = pc.fill_null(_message(rows), "")
     is_tagged = pc.match_substring_regex(message, rf"\A{_OLD_APP}(?:\[{_OLD_PROCID}\])?:")
-    rows.refuse(message, pc.and_(is_tagged, app.is_null()), "Its beginning would be the `app`: set one.")
-    return concat(times, " ", host, " ", optional(app, optional("[", procid, "]"), ": "), message)
+    nameless = pc.if_else(pc.or_(is_tagged, procid.is_valid()), "-", None)  # read as null
+    tag = optional(pc.coalesce(app, nameless), optional("[", procid, "]"), ": ")
+    return concat(times, " ", pc.fill_null(host, "-"), " ", tag, message)
 
 
-def _refuse_new_parts(rows: Given) -> None:
-    hint = "RFC 3164 has no place for it: let it be null, or write RFC 5424."
-    msgid = without_empty(rows.texts("msgid"))
-    rows.refuse(msgid, msgid.is_valid(), hint)
-    structured = _written_structured(rows)
-    rows.refuse(structured, pc.not_equal(structured, "-"), hint)
+def _of_old_tag(names: pa.StringArray, pattern: str) -> pa.StringArray:
+    """With null for those that a tag of RFC 3164 cannot have."""
+    return pc.if_else(pc.match_substring_regex(names, rf"\A{pattern}\z"), names, None)
 
 
 # CEF
@@ -285,7 +291,7 @@ def _refuse_new_parts(rows: Given) -> None:
 _HEADER = ("version", "vendor", "product", "product_version", "signature", "name", "severity")
 _CEF_PART = r"[^|\\]*+(?:\\.[^|\\]*+)*+"
 _CEF = re.compile(
-    r"(?P<head>.*?)CEF:(?P<version>\d{1,3})\|"
+    r"(?P<head>.*?)CEF:(?P<version>[0-9]{1,3})\|"
     + r"\|".join(f"(?P<{name}>{_CEF_PART})" for name in _HEADER[1:])
     + r"\|(?P<extension>.*)",
     re.DOTALL,
@@ -297,7 +303,9 @@ _CEF_MEANT = {"n": "\n", "r": "\r"}
 
 
 class Cef(FixedColumns):
-    """`header` is what precedes `CEF:`, such as that of syslog."""
+    """`header` is what precedes `CEF:`, such as that of syslog. Spaces at the end of a value of the extension are
+    written, and not read: lines often have several before the next key.
+    """
 
     about = CODECS["cef"]
     of = (Field("header", STRING), *(Field(name, STRING) for name in _HEADER), Field("extension", TAGS))
@@ -333,18 +341,20 @@ class Cef(FixedColumns):
             pc.fill_null(rows.texts("header"), ""),
             pc.fill_null(without_empty(rows.texts("version")), "0"),
         )
-        rows.refuse(header, pc.match_substring(header, "CEF:"), "The message would begin there.")
-        rows.fitting(version, r"\d{1,3}", "A version has at most three digits.")
+        is_message = pc.match_substring_regex(header, r"CEF:\d{1,3}\|")
+        rows.refuse(header, is_message, "Its `CEF:` would be read as the beginning of the message.")
+        rows.fitting(version, r"\d{1,3}", "A version must be a number of at most three digits.")
         parts = [_one_lined(escaped(pc.fill_null(rows.texts(name), ""), "\\|")) for name in _HEADER[1:]]
-        extension = rows.pairs("extension", lambda keys, items: _written_cef_pairs(rows, keys, items), " ")
+        extension = rows.pairs("extension", _written_cef_pairs, " ")
         return concat(header, "CEF:", pc.binary_join_element_wise(version, *parts, extension, "|"))
 
 
-def _written_cef_pairs(rows: Given, keys: pa.StringArray, items: pa.StringArray) -> pa.StringArray:
+def _written_cef_pairs(keys: pa.StringArray, items: pa.StringArray) -> pa.StringArray:
     for key in keys.unique().to_pylist():
         if not _CEF_NAME.fullmatch(key):
-            raise RequestError(f"cef cannot write the key {key[:100]!r}", "A key has letters, digits, and `_ . - [ ]`.")
-    rows.refuse(items, pc.ends_with(items, " "), "CEF has no form for blanks at the end of a value.")
+            raise RequestError(
+                f"cef cannot write the key {key[:100]!r}", "A key must have letters, digits, and `_ . - [ ]`."
+            )
     return concat(keys, "=", _one_lined(escaped(items, "\\=")))
 
 
@@ -401,7 +411,7 @@ class Gelf(FixedColumns):
         parts += [optional(',"full_message":', strings(rows.texts("full_message")))]
         micros = rows.instants("time").cast(pa.int64())
         is_bad = pc.or_(pc.less(micros, 0), pc.greater_equal(micros, _EXACT_SECONDS * 1_000_000))
-        rows.refuse(rows.instants("time").cast(pa.string()), is_bad, "Times are those of 1970 to 2241.")
+        rows.refuse(rows.instants("time").cast(pa.string()), is_bad, "A time must be one of 1970 to 2241.")
         seconds = pc.divide(micros.cast(pa.float64(), safe=False), 1_000_000)
         parts += [optional(',"timestamp":', seconds.cast(pa.string())), optional(',"level":', rows.texts("level"))]
         extra = rows.pairs(
@@ -411,8 +421,6 @@ class Gelf(FixedColumns):
 
 
 _GELF = msgspec.json.Decoder(dict[str, Any]).decode
-_SECONDS_MAX = 253_402_300_800
-"""The year 10000."""
 _EXACT_SECONDS = 1 << 33
 """A number with more of them does not keep microseconds."""
 
@@ -428,9 +436,9 @@ def _gelf(value: bytes) -> tuple[Any, ...]:
     full, level, seconds = document.get("full_message"), document.get("level"), document.get("timestamp")
     if not (full is None or isinstance(full, str)) or not (level is None or _is_level(level)):
         raise Misfit("is not GELF: `full_message` is a text, and `level` a whole number")
-    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < _SECONDS_MAX):
-        raise Misfit("is not GELF: `timestamp` is not a number of seconds")
-    time = None if seconds is None else round(seconds * 1_000_000)
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < _EXACT_SECONDS):
+        raise Misfit("is not GELF: `timestamp` is not a number of seconds from 1970 to 2241")
+    time = None if seconds is None else min(round(seconds * 1_000_000), _EXACT_SECONDS * 1_000_000 - 1)
     known = ("version", "host", "short_message", "full_message", "timestamp", "level")
     extra = {
         key.removeprefix("_"): _text(each)
