@@ -31,6 +31,7 @@ from penstock.store.chapters import chapter_name
 from penstock.store.local_copy import LocalCopy
 from penstock.store.log_object import LogObject
 from penstock.store.part_cache import BLOCK_BYTES
+from penstock.store.record import RECORD_MAGIC
 from penstock.store.settings import BucketSettings
 from penstock.store.shard_directory import ORPHANS_SECONDS
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
@@ -817,20 +818,57 @@ class TestFilesThatChangeDuringAFold:
 class TestACacheOnABadDisk:
     """Only bytes that are verified get a new checksum in the bucket."""
 
-    def test_a_start_reads_from_the_bucket_what_the_disk_has_lost_already(self) -> None:
-        """No later record proves the last one durable: it would count as a torn tail."""
-        objects = Objects()
+    def lost_before_the_start(self, objects: Objects, lose: Callable[[bytearray], object]) -> BucketFiles:
+        """A journal with three appends, opened again, with other bytes in the local copy of its last chapter."""
         store = open_store(opened(objects))
         store.create("s")
         for data in (b"first", b"second", b"last"):
             store.append("s", [data])
             commit(store)
         files = opened(objects)
-        chapter = chapter_name(store.journal.chapter)
-        local_file = files._cache_files.open(files._nodes[chapter].local_name)
-        at = local_file.read(0, local_file.size()).rindex(b"last")
-        local_file.write(at, [b"lost"])
-        assert open_store(files).read("s", 0, 100) == b"firstsecondlast"
+        lose(cached(files, files._nodes[chapter_name(store.journal.chapter)].local_name))
+        return files
+
+    @pytest.mark.parametrize(
+        "lose",
+        [
+            lambda content: content.__setitem__(slice(content.rindex(b"last"), content.rindex(b"last") + 4), b"lost"),
+            lambda content: zero_from(content, content.rindex(RECORD_MAGIC)),
+            lambda content: content.__delitem__(slice(content.rindex(RECORD_MAGIC), None)),
+            lambda content: zero_from(content, content.index(RECORD_MAGIC)),
+            lambda content: content.clear(),
+            lambda content: content.__setitem__(0, 0),
+        ],
+        ids=["overwritten", "zeros", "cut off", "all records", "everything", "header"],
+    )
+    def test_a_start_reads_from_the_bucket_what_the_disk_has_lost_already(
+        self, lose: Callable[[bytearray], object]
+    ) -> None:
+        """No later record proves the last one durable: it would count as a torn tail, or as never written."""
+        objects = Objects()
+        store = open_store(self.lost_before_the_start(objects, lose))
+        assert store.read("s", 0, 100) == b"firstsecondlast"
+        store.append("s", [b"more"])
+        commit(store)
+        assert not store.damage
+        assert open_store(opened(objects)).read("s", 0, 100) == b"firstsecondlastmore"
+
+    def test_a_start_fails_on_a_disk_that_does_not_keep_what_is_read_from_the_bucket(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        objects = Objects()
+        files = self.lost_before_the_start(objects, lambda content: zero_from(content, content.rindex(RECORD_MAGIC)))
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryFile, "write", lambda *_: None)
+            with pytest.raises(StoreFailed, match="the disk returns other bytes than were written"):
+                open_store(files)
+        assert open_store(opened(objects)).read("s", 0, 100) == b"firstsecondlast"
+
+    def test_a_start_with_an_intact_cache_reads_nothing_from_the_bucket(self) -> None:
+        files = self.lost_before_the_start(Objects(), lambda _: None)
+        with requests_of(files) as requests:
+            open_store(files)
+        assert not [each for each in requests if each.startswith("get")]
 
     DATA = b"acknowledged " * 100
 
@@ -1087,6 +1125,10 @@ def cached(files: BucketFiles, name: str) -> bytearray:
     cache = files._cache_files
     assert isinstance(cache, MemoryFiles)
     return next(found for each, found in cache._contents.items() if each.startswith(name))
+
+
+def zero_from(content: bytearray, start: int) -> None:
+    content[start:] = bytes(len(content) - start)
 
 
 def _raise_io_error(*_: object) -> None:

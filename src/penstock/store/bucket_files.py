@@ -318,6 +318,11 @@ class BucketFiles:
                 log.warning("the disk of the cache has lost bytes of %s; they were read from the bucket", name)
         return True
 
+    def is_intact(self, name: str, offset: int) -> bool:
+        with self._state:
+            node = self._nodes.get(name)
+        return node is None or node.local is None or node.local.is_intact(offset)
+
     def _content(self, node: _Node) -> bytearray:
         """All bytes of a file, without its local copy. Raises FileRemoved."""
         with self._state:

@@ -154,6 +154,10 @@ class Files(Protocol):
         """
         ...
 
+    def is_intact(self, name: str, offset: int) -> bool:
+        """False if the file has other bytes from `offset` on than were written, as far as that is known."""
+        ...
+
     def free_bytes(self) -> int:
         """Room left on the disk for new data."""
         ...
@@ -314,6 +318,10 @@ class RealFiles:
     def mend(self, name: str) -> bool:  # noqa: ARG002
         """There is no other copy."""
         return False
+
+    def is_intact(self, name: str, offset: int) -> bool:  # noqa: ARG002
+        """Nothing is known beside the bytes themselves."""
+        return True
 
     def free_bytes(self) -> int:
         disk = os.statvfs(self._fd)

@@ -168,6 +168,12 @@ class LocalCopy:
             found[first - start : last - start] = memoryview(data)[first - each.start : last - each.start]
         return bytes(found)
 
+    def is_intact(self, start: int) -> bool:
+        """Whether the disk returns the bytes from `start` on as they were written. Raises what `fetch` raises."""
+        with self._lock:
+            end = self._sums.end
+        return end <= start or self.read_verified(start, end) is not None
+
     def mend(self, content: Buffer) -> bool:
         """Write what the disk has lost again, from the content of the whole file. Returns whether it had lost
         something.

@@ -1,8 +1,9 @@
 """Opens a journal's files: finds the last good record, separates a torn tail from damage, makes the tail durable."""
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from penstock.core.errors import Damaged
 from penstock.core.types import Position
@@ -59,6 +60,9 @@ class _Chapter(NamedTuple):
         return [(self.base, f) for f in self.found if isinstance(f, Entry)]
 
 
+_Read: TypeAlias = Callable[[Files, Position], _Chapter]
+
+
 class SoundRecords(NamedTuple):
     """What a journal contains, from its last sound snapshot on."""
 
@@ -77,9 +81,7 @@ def recover(files: Files, capacity: int) -> Opened | None:
     bases = chapter_bases(files)
     if not bases:
         return None
-    chapters = _read_from_snapshot(files, bases)
-    if _is_mended(files, chapters):
-        chapters = _read_from_snapshot(files, bases)
+    chapters = _read_from_snapshot(files, bases, _read_mended)
     found, last = chapters[-1], _without_torn_tail(chapters[-1])
     chapters[-1] = last
     is_torn = len(last.found) < len(found.found)
@@ -102,7 +104,7 @@ def recover(files: Files, capacity: int) -> Opened | None:
 
 def sound_records(files: Files, bases: list[Position]) -> SoundRecords:
     """Like `recover`, without repairing anything."""
-    chapters = _read_from_snapshot(files, bases)
+    chapters = _read_from_snapshot(files, bases, _read)
     found, chapters[-1] = chapters[-1], _without_torn_tail(chapters[-1])
     last = chapters[-1]
     torn = len(last.found) < len(found.found) and not is_sound(found.found[len(last.found)])
@@ -114,18 +116,35 @@ def _records(chapters: list[_Chapter]) -> SoundRecords:
     return SoundRecords(entries, [damage for chapter in chapters for damage in chapter.damage()], None)
 
 
-def _read_from_snapshot(files: Files, bases: list[Position]) -> list[_Chapter]:
+def _read_from_snapshot(files: Files, bases: list[Position], read: _Read) -> list[_Chapter]:
     """The last chapter, and those before it back to the last readable snapshot. The very first chapter needs none."""
-    chapters = [_read(files, bases[-1])]
+    chapters = [read(files, bases[-1])]
     while chapters[0].base and not _begins_with_snapshot(chapters[0]):
-        chapters.insert(0, _read_before(files, bases, chapters[0]))
+        chapters.insert(0, _read_before(files, bases, chapters[0], read))
     return chapters
 
 
-def _is_mended(files: Files, chapters: list[_Chapter]) -> bool:
-    """Nothing counts as torn or damaged that there is another copy of."""
-    mended = [files.mend(chapter.name) for chapter in chapters if not all(map(is_sound, chapter.found))]
-    return any(mended)
+def _read_mended(files: Files, base: Position) -> _Chapter:
+    """Nothing counts as torn or damaged that there is another copy of. A disk that has lost the last records may return
+    zeros for them, so that the chapter only seems to end earlier.
+    """
+    chapter = _read(files, base)
+    if _is_whole(files, chapter) or not files.mend(chapter.name):
+        return chapter
+    chapter = _read(files, base)
+    if not _is_intact_behind(files, chapter):
+        raise OSError(errno.EIO, "the disk returns other bytes than were written", chapter.name)
+    return chapter
+
+
+def _is_whole(files: Files, chapter: _Chapter) -> bool:
+    are_records_sound = chapter.chain is not None and all(map(is_sound, chapter.found))
+    return are_records_sound and _is_intact_behind(files, chapter)
+
+
+def _is_intact_behind(files: Files, chapter: _Chapter) -> bool:
+    """The records have their own checksums; what is behind the last one has none."""
+    return files.is_intact(chapter.name, file_offset(chapter.base, chapter.end))
 
 
 def _read(files: Files, base: Position) -> _Chapter:
@@ -144,10 +163,10 @@ def _named(name: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, error.filename or name) from error
 
 
-def _read_before(files: Files, bases: list[Position], chapter: _Chapter) -> _Chapter:
+def _read_before(files: Files, bases: list[Position], chapter: _Chapter, read: _Read) -> _Chapter:
     """The chapter before one whose snapshot is damaged; it must end where that one starts."""
     number = bases.index(chapter.base)
-    before = _read(files, bases[number - 1]) if number else None
+    before = read(files, bases[number - 1]) if number else None
     if before is None or before.end != chapter.base:
         raise Damaged(
             f"{chapter.name} is damaged at offset {file_offset(chapter.base, chapter.base)}: "

@@ -28,6 +28,11 @@ class WrittenSums:
         at = bisect_left(self._sums, one.start, key=_start)
         return at < len(self._sums) and self._sums[at] == one
 
+    @property
+    def end(self) -> int:
+        """Nothing was written at or behind it."""
+        return self._sums[-1].end if self._sums else 0
+
     def add(self, start: int, data: Buffer) -> None:
         end = start + len(data)
         if self._sums and start < self._sums[-1].end:
