@@ -1,7 +1,11 @@
 """Reads over a real socket, in both dialects; those at the tail wait."""
 
 import asyncio
+from pathlib import Path
 
+import pytest
+
+from penstock.core.types import Position
 from penstock.protocol.segment import (
     DOCUMENT,
     VERSIONED,
@@ -23,7 +27,12 @@ from penstock.protocol.segment import (
     SegmentSealed,
     SegmentsMerged,
 )
+from penstock.store.chapters import chapter_name
+from penstock.store.file_journal import FileJournal
+from penstock.store.files import RealFiles
+from penstock.store.store import SegmentStore
 from tests.segment_server.conftest import SMALL, Connect, Peer, Running, Serve, hang_up
+from tests.store.small import journal_of, next_chapter
 from tests.support.gated_files import GatedFile, GatedFiles
 
 
@@ -165,3 +174,44 @@ async def test_a_look_at_the_segment_does_not_wake_a_waiting_read(
     assert isinstance(await other.reply(), SegmentInfo)
     await filled(running, b"new")
     assert await versioned.reply() == SegmentRead("s", 3, True, False, b"new", 1)
+
+
+@pytest.mark.parametrize("is_index_loaded", [False, True])
+async def test_a_read_of_a_chapter_that_was_deleted_is_refused_as_damaged(
+    running: Running, versioned: Peer, tmp_path: Path, *, is_index_loaded: bool
+) -> None:
+    await filled(running, b"0123456789")
+    store, chapter = running.store, running.store.journal.chapter
+    store._turn(0, draining=True)
+    await asyncio.to_thread(store.journal.wait, store.journal.end)
+    if not is_index_loaded:
+        store.indexes.forget(chapter)
+    (tmp_path / "journal" / chapter_name(chapter)).unlink()
+    journal_of(store)._open.clear()
+    await assert_missing(versioned, running, chapter)
+
+
+async def test_a_read_of_a_chapter_that_was_deleted_before_the_start_is_refused_as_damaged(
+    serve: Serve, tmp_path: Path
+) -> None:
+    store = SegmentStore(FileJournal(RealFiles(tmp_path / "journal"), SMALL), SMALL)
+    store.create("s")
+    store.append("s", [b"0123456789"])
+    chapter = next_chapter(store)
+    store.journal.close()
+    (tmp_path / "journal" / chapter_name(chapter)).unlink()
+    running = await serve()
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", running.port), VERSIONED)
+    peer.send(Hello(17, 5))
+    assert isinstance(await peer.reply(), Hello)
+    await assert_missing(peer, running, chapter)
+    await peer.close()
+
+
+async def assert_missing(peer: Peer, running: Running, chapter: Position) -> None:
+    peer.send(ReadSegment("s", 0, 4, request_id=9))
+    refusal = await peer.reply()
+    assert isinstance(refusal, ErrorMessage)
+    assert chapter_name(chapter) in refusal.message
+    assert "is missing" in refusal.message
+    assert running.store.is_damaged("s")

@@ -90,6 +90,6 @@ def test_a_missing_file_is_damage_of_its_segments() -> None:
     files = files.restart()
     files.remove(chapter_name(chapter))
     store = open_store(files)
-    with pytest.raises(Damaged, match=f"{chapter_name(chapter)} is not there"):
+    with pytest.raises(Damaged, match=f"{chapter_name(chapter)} at offset 32 is missing"):
         store.read("a", 10, 10)
     assert store.read("a", 20, 10) == b"2" * 10

@@ -3,7 +3,7 @@
 import errno
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 
 from penstock.core.errors import Damaged, IncompleteCopy, Unavailable, UnreadableFormat
@@ -62,12 +62,14 @@ class OpenChapters:
     """Chapters by base, opened on first read. Beyond the limit, the least recently used one is closed.
 
     A file is closed when its last user releases it, so that a reader in another thread is never interrupted. All
-    methods raise LookupError for a chapter that no longer exists, and Damaged for one that the disk cannot read.
+    methods raise LookupError for a chapter that was dropped, and Damaged for one that the disk cannot read or has lost.
     """
 
-    def __init__(self, files: Files, open_max: int) -> None:
+    def __init__(self, files: Files, open_max: int, is_needed: Callable[[Position], bool]) -> None:
+        """`is_needed`: False for a chapter that was dropped, from before its file is removed."""
         self._files = files
         self._open_max = open_max
+        self._is_needed = is_needed
         self._open: OrderedDict[Position, File] = OrderedDict()
         self._lock = Lock()
 
@@ -78,7 +80,9 @@ class OpenChapters:
                 try:
                     file = self._files.open(chapter_name(base))
                 except FileNotFoundError:
-                    raise LookupError(f"{chapter_name(base)} is not there") from None
+                    if self._is_needed(base):
+                        raise Damaged(f"{chapter_name(base)} is missing") from None
+                    raise LookupError(f"{chapter_name(base)} was dropped") from None
                 except OSError as error:
                     if error.errno in _OUT_OF_FILES:
                         raise Unavailable(f"{chapter_name(base)} cannot be opened: {error.strerror}", _RETRY) from error

@@ -140,7 +140,7 @@ class FileJournal(ChapterReads):
         self.end = self.durable = opened.end
         self._records = len(opened.recovered.entries)
         self.proved = opened.proved
-        self._open = OpenChapters(self._files, self._settings.open_files_max)
+        self._open = OpenChapters(self._files, self._settings.open_files_max, lambda base: base in self.chapters)
         self._open.put(self.chapter, self._file)
         for chapter in self.chapters[:-1]:  # a crash may have prevented it
             self._files.settle(chapter_name(chapter))

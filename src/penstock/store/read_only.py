@@ -28,7 +28,8 @@ class ReadOnlyJournal(ChapterReads):
         if not bases:
             raise RequestError("the directory has no journal", "Name a worker's data directory: --data DIR")
         records = sound_records(files, bases)
-        self._open = OpenChapters(files, _OPEN_FILES_MAX)
+        # A worker may drop any chapter meanwhile, except the last one.
+        self._open = OpenChapters(files, _OPEN_FILES_MAX, lambda _: False)
         self._recovered = records.recovered
         self.chapters = tuple(bases)
         self.end = self.durable = records.entries[-1][1].end

@@ -61,10 +61,12 @@ class Indexes:
             return self.put(chapter, self.load(chapter))
 
     def loaded(self, chapter: Position) -> ChapterIndex:
-        """Raises IndexNotLoaded."""
+        """Raises IndexNotLoaded, or LookupError if there is no such chapter."""
         if chapter == self._journal.chapter:
             return self.open
         if chapter not in self._cached:
+            if chapter not in self._journal.chapters:
+                raise LookupError(f"{self._journal.locate(chapter, chapter)} is missing")
             raise IndexNotLoaded(chapter)
         self._cached.move_to_end(chapter)
         return self._cached[chapter]
