@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -13,11 +15,13 @@ from penstock.store.file_journal import FileJournal
 from penstock.store.files import RealFiles
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_bucket import FaultyBucket, Objects
+from penstock.testing.memory_files import MemoryFiles
 from penstock.testing.seaweedfs import SeaweedFS
 from tests.segment_server.conftest import Peer, Serve
-from tests.store.small import commit, next_chapter
+from tests.store.small import commit, next_chapter, open_store
 from tests.support.store_proxy import StoreProxy, store_proxy
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 
 pytestmark = pytest.mark.process
 
@@ -85,3 +89,87 @@ async def test_reads_from_the_cache_continue_while_others_wait_for_the_store(
         assert reply == SegmentRead(name, 0, False, False, name.encode(), number)
     for peer in (reader, *waiting):
         await peer.close()
+
+
+def fill_small(objects: Objects) -> None:
+    """Each cold segment in a chapter of its own, and each chapter in one block of the cache."""
+    files = BucketFiles(FaultyBucket(objects), MemoryFiles())
+    store = open_store(files)
+    for name in COLD:
+        store.create(name)
+        store.append(name, [name.encode()])
+        commit(store)
+        next_chapter(store)
+    while files.maintain():
+        pass
+    store.journal.close()
+
+
+@dataclass
+class StuckBucket:
+    """While `gate` is not set, nothing can be read."""
+
+    objects: Objects
+    gets: list[str] = field(default_factory=list)
+    gate: Event = field(default_factory=Event)
+
+    def open(self, cache: Path) -> BucketFiles:
+        self.gate.set()
+        client = FaultyBucket(self.objects)
+        files = BucketFiles(client, RealFiles(cache))
+        client.before_each = self._wait
+        return files
+
+    def _wait(self, request: str) -> None:
+        if request.startswith("get"):
+            self.gets.append(request)
+            assert self.gate.wait(SECONDS_MAX)
+
+
+@pytest.fixture
+def stuck() -> Iterator[StuckBucket]:
+    objects = Objects()
+    fill_small(objects)
+    stuck = StuckBucket(objects)
+    yield stuck
+    stuck.gate.set()
+
+
+async def test_the_index_of_a_local_chapter_is_read_while_others_wait_for_the_store(
+    stuck: StuckBucket, serve: Serve
+) -> None:
+    running = await serve(SETTINGS, files=stuck.open)
+    store, chapter = running.store, running.store.journal.chapter
+    store.create("local")
+    store.append("local", [b"local"])
+    store._turn(0, draining=True)
+    await asyncio.to_thread(store.journal.wait, store.journal.end)
+    store.indexes.forget(chapter)
+    stuck.gate.clear()
+    peers = [await connected(running.port) for _ in range(3)]
+    for number, name in enumerate(COLD):
+        peers[number // 2].send(ReadSegment(name, 0, 6, request_id=number))
+    await asyncio.to_thread(until, lambda: len(stuck.gets) == len(COLD))
+    peers[2].send(ReadSegment("local", 0, 5, request_id=9))
+    assert await peers[2].reply() == SegmentRead("local", 0, True, False, b"local", 9)
+    stuck.gate.set()
+    for number, name in enumerate(COLD):
+        assert await peers[number // 2].reply() == SegmentRead(name, 0, True, False, name.encode(), number)
+    for peer in peers:
+        await peer.close()
+
+
+async def test_readers_that_need_the_same_index_share_its_load(stuck: StuckBucket, serve: Serve) -> None:
+    running = await serve(SETTINGS, files=stuck.open)
+    stuck.gate.clear()
+    peers = [await connected(running.port) for _ in range(3)]
+    for peer in peers:
+        peer.send(ReadSegment(COLD[0], 0, 6, request_id=1))
+    connections = running.server._state.connections
+    await asyncio.to_thread(until, lambda: sum(one._fetching for one in connections) == len(peers))  # type: ignore[attr-defined]
+    await asyncio.to_thread(until, lambda: stuck.gets)
+    stuck.gate.set()
+    for peer in peers:
+        assert await peer.reply() == SegmentRead(COLD[0], 0, True, False, COLD[0].encode(), 1)
+        await peer.close()
+    assert len(stuck.gets) == 1

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
@@ -386,7 +385,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._store.indexes.put(chapter, index)
             self._read(request, slot, may_wait=may_wait)
 
-        self._in_thread(self._server.fetch_pool, lambda: self._store.indexes.load(chapter), loaded, request, slot)
+        self._when_read(self._server.load_index(chapter), loaded, request, slot)
 
     def _fetch(self, request: ReadSegment, located: Located, slot: Slot) -> None:
         def fetched(found: list[memoryview]) -> None:
@@ -395,16 +394,12 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._server.counters.read_bytes += len(data)
             self._fill(slot, _segment_read(request, located, data))
 
-        pool = self._server.read_pool if self._store.is_here(located) else self._server.fetch_pool
-        self._in_thread(pool, lambda: self._store.fetch(located), fetched, request, slot)
+        pool = self._server.pool(is_here=self._store.is_here(located))
+        reading = self._server.loop.run_in_executor(pool, self._store.fetch, located)
+        self._when_read(reading, fetched, request, slot)
 
-    def _in_thread(
-        self,
-        pool: Executor,
-        read: Callable[[], T],
-        use: Callable[[T], None],
-        request: ReadSegment,
-        slot: Slot,
+    def _when_read(
+        self, reading: "asyncio.Future[T]", use: Callable[[T], None], request: ReadSegment, slot: Slot
     ) -> None:
         self._fetching += 1
 
@@ -421,7 +416,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
                 self._refuse_read(request, slot, Unavailable(f"the worker cannot read: {type(error).__name__}"))
             self.throttle()
 
-        self._server.loop.run_in_executor(pool, read).add_done_callback(done)
+        reading.add_done_callback(done)
 
     def _refuse_read(self, request: ReadSegment, slot: Slot, error: PenstockError) -> None:
         if isinstance(error, Damaged):

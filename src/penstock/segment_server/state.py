@@ -3,17 +3,19 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Protocol
 
 from penstock.access.file import AccessControl
 from penstock.access.refusals import RefusalPace, Refusals
 from penstock.core.connection_limits import ConnectionLimits
+from penstock.core.types import Position
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.tables import Tables
+from penstock.store.index import ClosedIndex
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
@@ -138,6 +140,7 @@ class ServerState:
         self.tail = TailReads(self.loop, settings.tail_wait_seconds)
         self.read_pool = ThreadPoolExecutor(settings.read_threads, "penstock-read")
         self.fetch_pool = ThreadPoolExecutor(settings.fetch_threads, "penstock-fetch")
+        self._index_loads: dict[Position, asyncio.Future[ClosedIndex]] = {}
         self.connections: set[Connection] = set()
         self._limits = ConnectionLimits(settings.connections_max, settings.address_max)
         self.refusal_pace = RefusalPace()
@@ -163,6 +166,20 @@ class ServerState:
         self.to_flush.discard(connection)
         if self._last_closed is not None and not self.connections:
             self._last_closed.set()
+
+    def pool(self, *, is_here: bool) -> Executor:
+        """For a read, by whether it need not wait for a network."""
+        return self.read_pool if is_here else self.fetch_pool
+
+    def load_index(self, chapter: Position) -> "asyncio.Future[ClosedIndex]":
+        """All who wait for the index of a chapter share one load."""
+        found = self._index_loads.get(chapter)
+        if found is None:
+            indexes = self.store.indexes
+            pool = self.pool(is_here=indexes.is_here(chapter))
+            found = self._index_loads[chapter] = self.loop.run_in_executor(pool, indexes.load, chapter)
+            found.add_done_callback(lambda _: self._index_loads.pop(chapter))
+        return found
 
     def taken(self, size: int) -> None:
         self._unacknowledged += size

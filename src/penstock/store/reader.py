@@ -1,5 +1,6 @@
 """From a segment's offset to its bytes: runs, then rows, then the journal. Every checksum is verified."""
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from penstock.core.types import Offset, Position
 from penstock.store.index import ChapterIndex, ClosedIndex, OpenIndex, Row, row_of
 from penstock.store.journal import Journal
 from penstock.store.operations import Append, Move, data_length
-from penstock.store.record import HEAD_CHECKSUM_BYTES, Entry, head_checksum
+from penstock.store.record import HEAD_CHECKSUM_BYTES, TRAILER_BYTES, Entry, head_checksum
 from penstock.store.segment import Segment
 
 # Small records lie close together: one read fetches them with the heads between them.
@@ -94,6 +95,13 @@ class Indexes:
     def place(self, chapter: Position, row: Row) -> tuple[Position, Row]:
         """Where the row can be read now."""
         return self._moved.get(row.position, (chapter, row)) if self._moved else (chapter, row)
+
+    def is_here(self, chapter: Position) -> bool:
+        """Whether `load` need not wait for a network: it may read the whole chapter."""
+        chapters = self._journal.chapters
+        after = bisect_right(chapters, chapter)
+        end = chapters[after] if after < len(chapters) else self._journal.end
+        return self._journal.is_here(chapter, chapter, end - chapter + TRAILER_BYTES)
 
     def load(self, chapter: Position) -> ClosedIndex:
         """Read it, in any thread; `put` keeps it."""
