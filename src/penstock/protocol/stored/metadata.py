@@ -12,7 +12,7 @@ from penstock.core.types import Buffer
 
 def unpack_metadata(data: Buffer) -> dict[str, Any]:
     """Empty for no bytes. Keys are text, also in the maps inside: bytes are read as UTF-8, and 5 becomes "5". Raises
-    ValueError for bytes that are not a map.
+    ValueError for bytes that are not a map, or whose keys are nested too deep to become text.
     """
     if not data:
         return {}
@@ -22,13 +22,15 @@ def unpack_metadata(data: Buffer) -> dict[str, Any]:
         )
     except msgpack.UnpackException as error:
         raise ValueError(f"metadata are not valid MessagePack: {error!r}") from None
+    except RecursionError:
+        raise ValueError("a key of the metadata is nested too deep") from None
     if not isinstance(found, dict):
         raise ValueError("metadata are not a map")
     return found
 
 
 def known_metadata(data: Buffer | None) -> dict[str, Any]:
-    """As `unpack_metadata`, but empty for bytes that are not a map: what is beside an event must not stop it."""
+    """As `unpack_metadata`, but empty where that raises: what is beside an event must not stop it."""
     try:
         return unpack_metadata(data or b"")
     except ValueError:
