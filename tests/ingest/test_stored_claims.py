@@ -111,6 +111,22 @@ async def test_other_tasks_run_while_all_streams_are_looked_at_for_a_successor(
     assert turns >= 200
 
 
+async def test_an_owner_that_is_replaced_while_its_streams_are_looked_for_is_refused(
+    running: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the rest of its look."""
+    monkeypatch.setattr(stream_claims, "LOOKS", 1)
+    claims = await registry(running)
+    await claims.apply([claim(number, 1, number) for number in range(1, 201)])
+    monkeypatch.setattr(claims, "_durable", durable_at_once)
+    replaced = asyncio.create_task(claims.held(1, 2))
+    await asyncio.sleep(0)
+    successor = asyncio.create_task(claims.held(1, 3))
+    assert await replaced == Replaced(3)
+    assert not successor.done()
+    assert {*await successor} == {*range(1, 201)}
+
+
 async def durable_at_once() -> None:
     pass
 

@@ -150,6 +150,19 @@ def test_streams_are_looked_at_once_in_a_term(monkeypatch: pytest.MonkeyPatch) -
     assert registry.held(0, 3)[3] == ClaimId(0, 2, 1)
 
 
+def test_all_who_ask_at_the_same_time_share_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_claims, "LOOKS", 2)
+    registry = StreamClaims()
+    answers(registry, *(claim(0, number, stream_id=number) for number in range(1, 6)), Begin(0, 2))
+    left_soon, first, second = (registry.find_held(0, 2) for _ in range(3))
+    next(left_soon)
+    del left_soon
+    next(first)
+    assert [*second] == [None]
+    assert [*first] == []
+    assert [*registry.held(0, 2)] == [1, 2, 3, 4, 5]
+
+
 def test_commands_between_looks_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_claims, "LOOKS", 2)
     registry = StreamClaims()

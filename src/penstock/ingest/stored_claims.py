@@ -112,6 +112,9 @@ class StoredClaims:
         self._append([encode(begin)])
         for _ in self._claims.find_held(partition, term):
             await asyncio.sleep(0)
+            answer = self._claims.apply(begin).answer
+            if isinstance(answer, Replaced):  # meanwhile
+                return answer
         found = self._claims.held(partition, term)
         await self._durable()
         return found

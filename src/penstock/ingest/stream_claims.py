@@ -147,6 +147,15 @@ def later(one: int, other: int) -> int:
     return other if one == NOTHING_YET else one if other == NOTHING_YET else max(one, other)
 
 
+class _Look(NamedTuple):
+    """At all streams, for those that a partition has under older terms than this one."""
+
+    term: int
+    streams: Iterator[int]
+    """That are still to be looked at."""
+    found: list[int]
+
+
 class StreamClaims:
     """The registry of one source."""
 
@@ -158,6 +167,8 @@ class StreamClaims:
         """By stream: the partitions that were refused. Only in memory: who waits asks again from time to time."""
         self._inherited: dict[int, tuple[int, list[int]]] = {}
         """By partition: a term, and the streams that it may still have under older ones. Only in memory."""
+        self._looks: dict[int, _Look] = {}
+        """By partition: what finds these for its newest term."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -194,16 +205,21 @@ class StreamClaims:
 
     def find_held(self, partition: int, term: int) -> Iterator[None]:
         """Yields after every LOOKS streams that were looked at, so that others may act: there may be millions. Once the
-        term has begun, none is added to what the partition has under older ones.
+        term has begun, none is added to what the partition has under older ones, so all who ask meanwhile share one
+        look, and one that nobody waits for any more is continued by the next who asks.
         """
         if self._inherited.get(partition, (0, []))[0] == term:
             return
-        streams, found = [*self._streams], list[int]()
-        for start in range(0, len(streams), LOOKS):
-            found += (one for one in streams[start : start + LOOKS] if self._is_held(one, partition, term))
+        look = self._looks.get(partition)
+        if look is None or look.term != term:
+            look = self._looks[partition] = _Look(term, iter([*self._streams]), [])
+        while streams := [*islice(look.streams, LOOKS)]:
+            look.found.extend(one for one in streams if self._is_held(one, partition, term))
             yield
-        found.reverse()
-        self._inherited[partition] = term, found
+        if self._looks.get(partition) is look:
+            del self._looks[partition]
+            look.found.reverse()
+            self._inherited[partition] = term, look.found
 
     def _is_held(self, stream_id: int, partition: int, term: int) -> bool:
         stream = self._streams[stream_id]
