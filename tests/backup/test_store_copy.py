@@ -406,7 +406,7 @@ def test_an_impatient_bucket_gives_up_after_a_minute_and_at_once_where_waiting_d
 def test_a_place_is_a_bucket_if_it_is_a_url(tmp_path: Path) -> None:
     assert isinstance(place(str(tmp_path)), Directory)
     assert isinstance(place((tmp_path / "b").as_uri()), BucketPlace)
-    with pytest.raises(RequestError, match="not a kind of store"):
+    with pytest.raises(RequestError, match="not a supported kind of store"):
         place("s4://bucket")
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from penstock.access.file import AccessFile
 from penstock.cli.app import app
 from penstock.cli.worker_access import read_cookie
+from penstock.client import credentials
 from penstock.client.credentials import read_token
 from penstock.client.segments import SegmentClient
 from penstock.core.address import Address
@@ -58,6 +59,7 @@ def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
     """This directory's worker, which wants its owner's token; no token is in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PENSTOCK_TOKEN_FILE", "")
+    monkeypatch.setattr(credentials, "_accepted", {})  # what tests of tasks have left in this process
     data = Path("penstock-data").absolute()
     data.mkdir()
     access = AccessFile(data)

@@ -383,7 +383,7 @@ async def test_a_file_that_vanished_while_nobody_followed_it_is_an_error_and_its
         await eventually(lambda: not open_streams(hosted))
         assert hosted.values() == [b"one", b"two"]
     (message,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
-    assert "read up to byte 8 has vanished" in message
+    assert "read up to byte 8 vanished" in message
     assert re.search(reason, message)
 
 

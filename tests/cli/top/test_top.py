@@ -169,8 +169,9 @@ async def test_a_sink_is_not_blamed_for_one_of_the_same_name_of_another_pipeline
     app = top(worker)
     async with app.run_test(size=SIZE) as pilot:
         terminal = Terminal(app, pilot)
-        await terminal.mark("  web")
-        assert "orders" in terminal.marked
+        await terminal.until(lambda: any(line.split()[:2] == ["web", "orders"] for line in terminal.lines))
+        line = next(line for line in terminal.lines if line.split()[:2] == ["web", "orders"])
+        await terminal.mark(line[: line.index("orders") + len("orders")])
         await pilot.press("enter")
         await terminal.until(lambda: terminal.starts("sink web of orders"))
         assert "blocked by sink web" not in terminal.text

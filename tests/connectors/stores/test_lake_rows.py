@@ -100,7 +100,7 @@ def test_rows_are_divided_by_the_values_of_the_partition_columns() -> None:
 
 def test_partitions_are_folders_in_hive_s_layout() -> None:
     values = {"day": text_of(date(2026, 1, 31)), "a b": text_of("x/y=1"), "n": text_of(None), "ok": text_of(True)}
-    assert folder_of(values) == "day=2026-01-31/a%20b=x%2Fy%3D1/n=__HIVE_DEFAULT_PARTITION__/ok=true/"
+    assert folder_of(values) == "day=2026-01-31/a b=x%2Fy%3D1/n=__HIVE_DEFAULT_PARTITION__/ok=true/"
 
 
 # The rule.
