@@ -126,12 +126,17 @@ async def dead_letters(session: Session, name: str, kind: str) -> None:
 
 
 async def _first_with_some(session: Session, choices: Mapping[str, _Place]) -> str:
-    """The first pipeline with dead letters that were not replayed yet, or else what is listed first."""
+    """The first pipeline with dead letters that were not replayed yet, or else the first with any, or else what is
+    listed first.
+    """
+    with_some = []
     for text, place in [*choices.items()][:_LOOKED_AT_MAX]:
         found = await session.ask(partial(place.listed, limit=1))
         if place.is_pipeline and any(one.waiting for one in found.ports):
             return text
-    return next(iter(choices))
+        if found.dead_letters:
+            with_some.append(text)
+    return next(iter([*with_some, *choices]))
 
 
 class _DeadLetters:
