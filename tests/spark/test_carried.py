@@ -171,7 +171,7 @@ def test_a_worker_that_is_named_by_another_one_gets_its_token_unless_only_that_o
     with pytest.raises(ProtocolError, match=r"names http://b\.example\.com:1, which does not use TLS"):
         accept_worker("http://b.example.com:1", "https://a.example.com:1")
     assert read_token(Address("b.example.com", 1)) == ""
-    accept_worker("https://b.example.com:1", "http://lost.example.com:1,https://a.example.com:1")
+    accept_worker("https://b.example.com:1", "https://lost.example.com:1,https://a.example.com:1")
     accept_worker("https://d.example.com:1", "https://c.example.com:1")
     tokens = [read_token(Address(f"{name}.example.com", 1)) for name in "abcd"]
     assert tokens == ["secret", "secret", "", ""]

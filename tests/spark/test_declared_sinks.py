@@ -52,7 +52,7 @@ def test_an_invalid_sink_is_refused_where_it_is_declared(declared: dict[str, obj
 
 def test_a_port_that_the_pipeline_does_not_have_is_reported_with_the_nearest() -> None:
     check_ports({"a": SinkSpec("out", "stdout:")}, ["out"])
-    with pytest.raises(RequestError, match="'a' is bound to the port 'uot'") as caught:
+    with pytest.raises(RequestError, match="'a' is bound to port 'uot'") as caught:
         check_ports({"a": SinkSpec("uot", "stdout:")}, ["late", "out"])
     assert caught.value.hint == 'Did you mean "out"?'
     with pytest.raises(RequestError) as caught:

@@ -69,7 +69,7 @@ class Cluster:
                 self._owner = self.old
                 self._leave(self.new)
             case Kind.BOTH_RESET:
-                for peer in self._peers.values():
+                for peer in list(self._peers.values()):  # another thread adds those that come back
                     peer.reset()
             case Kind.OLD_SILENT if step in (Step.EOS, Step.ACKED, Step.ALL_ACKED, Step.MIGRATED):
                 self.is_over.wait(SECONDS_MAX)
