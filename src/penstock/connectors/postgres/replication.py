@@ -218,6 +218,8 @@ class Session:
         with lost_if_broken(self._where):
             connection, options = self._opened(), self._options
             publication = Literal(Identifier(options.publication).as_string())
+            if not self.confirmed and (slot := _find_slot(connection, options.slot)) is not None:
+                self.confirmed = slot.confirmed  # it was created since `open`, and nothing was acknowledged yet
             command = SQL("START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {})")
             try:
                 cursor = connection.execute(command.format(Identifier(options.slot), publication))
