@@ -16,6 +16,7 @@ import pytest
 from penstock.bucket.counted_bucket import CountedBucket
 from penstock.bucket.objects import Bucket, ListedObject, StoredObject, VersionChanged
 from penstock.bucket.stores import open_bucket
+from penstock.cluster import lease as lease_module
 from penstock.cluster.lease import Lease, ShardCandidate, acquire, end_dead, end_record
 from penstock.cluster.lease_state import LeaseState, LeaseTiming, OwnerSeen
 from penstock.cluster.records import (
@@ -564,7 +565,11 @@ def test_a_store_that_is_unreachable_at_the_start_is_waited_for(bucket: Bucket, 
     assert seen[0].problem == "no answer in time"
 
 
-def test_a_store_that_forbids_it_is_an_error_and_nothing_is_left_behind(bucket: Bucket) -> None:
+def test_a_store_that_forbids_it_is_an_error_and_nothing_is_left_behind(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "UNREACHABLE_SECONDS_MAX", 0.1)  # how long it is tried again
+
     class ReadOnlyShards(Fallible):
         def create(self, key: str, buffers: Sequence[Buffer]) -> str:
             if key.startswith("cluster/shards"):
@@ -587,7 +592,7 @@ def test_a_record_of_another_format_is_refused(bucket: Bucket) -> None:
 
 def test_fields_of_later_versions_are_ignored(bucket: Bucket, acquired: Acquire) -> None:
     bucket.create(shard_key(0), [b'{"format": 1, "shard": 0, "owner": "a", "term": 7, "later": []}'])
-    assert acquired(bucket, "b", PATIENT).term == 8
+    assert acquired(bucket, "b").term == 8
 
 
 def test_a_workers_id_is_new_for_each_run_and_fits_in_a_key() -> None:
