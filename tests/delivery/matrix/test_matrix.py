@@ -144,7 +144,9 @@ def check_settling(scene: Scene) -> None:
     """Transactions in doubt are listed in the next session, and only the worker's journal decides on them."""
     tripped = scene.proxy.tripped
     listed = next(frame for frame in scene.proxy.seen if isinstance(frame, ReplyUncommitted))
-    assert listed.txn_ids == ((tripped,) if TABLE[scene.cell].in_doubt else ())
+    # The sink may be killed before it has read the decision on the first epoch, which is then in doubt as well.
+    second = tuple(one for one in listed.txn_ids if one.startswith(f"{scene.pipeline}:1:".encode()))
+    assert second == ((tripped,) if TABLE[scene.cell].in_doubt else ())
     settled = [frame.commit for frame in scene.proxy.seen if isinstance(frame, Phase2) and frame.txn_id == tripped]
     journalled = tripped is not None and tripped.decode() in decisions(scene.segments, scene.pipeline)
     assert settled == ([journalled] if TABLE[scene.cell].in_doubt else [])
