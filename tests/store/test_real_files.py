@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def descriptors() -> set[Path]:
-    return {path for path in list(Path("/proc/self/fd").iterdir()) if path.exists()}
+def descriptors(folder: Path) -> set[Path]:
+    """Those open on the folder and what is in it: what other tests have left may be closed meanwhile."""
+    found = set()
+    for path in list(Path("/proc/self/fd").iterdir()):
+        with suppress(FileNotFoundError):
+            if path.readlink().is_relative_to(folder):
+                found.add(path)
+    return found
 
 
 class TestDirectory:
@@ -66,7 +73,7 @@ class TestDirectory:
         assert files.list() == ["file"]
 
     def test_close_leaves_no_file_open(self, tmp_path: Path) -> None:
-        before = descriptors()
+        before = descriptors(tmp_path)
         files = RealFiles(tmp_path / "data")
         opened = [files.create("a"), files.open("a")]
         files.lock()
@@ -76,22 +83,22 @@ class TestDirectory:
             file.close()
         files.close()
         files.close()
-        assert descriptors() == before
+        assert descriptors(tmp_path) == before
 
     def test_an_unreferenced_file_is_closed(self, tmp_path: Path) -> None:
         files = RealFiles(tmp_path)
-        before = descriptors()
+        before = descriptors(tmp_path)
         file = files.create("a")
-        assert descriptors() != before
+        assert descriptors(tmp_path) != before
         del file
-        assert descriptors() == before
+        assert descriptors(tmp_path) == before
 
     def test_child_processes_do_not_inherit_open_files(self, tmp_path: Path) -> None:
-        before = descriptors()
+        before = descriptors(tmp_path)
         files = RealFiles(tmp_path)
         file = files.create("a")
         files.lock()
-        opened = [int(path.name) for path in descriptors() - before]
+        opened = [int(path.name) for path in descriptors(tmp_path) - before]
         assert len(opened) == 3
         assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in opened)
         file.close()
